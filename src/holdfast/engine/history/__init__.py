@@ -1,1 +1,1 @@
-"""What happened to a workspace, and the ways back and forward: checkpoints, restore, undo, redo, recovery."""
+"""The history of a workspace, and moving in it: checkpoints, restore, undo, redo, recovery."""

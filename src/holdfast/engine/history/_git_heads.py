@@ -1,8 +1,7 @@
-"""Where HEAD of the repository around a workspace stood when states were saved.
+"""The HEAD of the repository around a workspace at each saved state.
 
-So a way back can say which commits stay: files are brought back, and `.git` never is (I14, I15). It is for a word of
-warning alone: where it is not known, or cannot be written, nothing is said. The format is specified in
-``docs/formats/git-heads.md``.
+A restore changes files but never `.git` (I14, I15), so it warns about commits that stay. Where the HEAD is unknown or
+cannot be recorded, there is no warning. The format is specified in ``docs/formats/git-heads.md``.
 """
 
 from __future__ import annotations
@@ -56,9 +55,7 @@ class _NotedHead(NamedTuple):
 
 
 def record_git_head(context: Context, checkpoint: Checkpoint) -> None:
-    """Note where HEAD stands, unless that is what is known of ``checkpoint``, which the tree was just saved as, or was
-    already. Needs the lock.
-    """
+    """Record the present HEAD for ``checkpoint``, the tree's state, unless it is recorded already. Needs the lock."""
     now = read_head(context.workspace.path)
     if now is None:
         return
@@ -76,7 +73,7 @@ def record_git_head(context: Context, checkpoint: Checkpoint) -> None:
 
 
 def warn_of_commits(context: Context, target: Checkpoint) -> None:
-    """Say which commit stays, if HEAD stands elsewhere than when the tree was ``target``, to which it was brought."""
+    """Warn about the commit that stays, if HEAD differs from that of ``target``, to which the tree was restored."""
     if target.workspace != context.workspace.id:
         return
     now, then = read_head(context.workspace.path), _head_of(context, _read_heads(context), target)
@@ -95,7 +92,7 @@ def warn_of_commits(context: Context, target: Checkpoint) -> None:
 
 
 def _head_of(context: Context, known: Sequence[_NotedHead], target: Checkpoint) -> _NotedHead | None:
-    """Where HEAD stood last while the tree was the target; None if it is not known."""
+    """The last HEAD while the tree was at the target; None if unknown."""
     wanted = target.id.encode()
     while_it_was = [head for head in known if head.checkpoint == wanted]
     if while_it_was or not known:
@@ -104,7 +101,7 @@ def _head_of(context: Context, known: Sequence[_NotedHead], target: Checkpoint) 
     if newest and newest[0].id == target.id:
         return known[-1]
     made = beginnings(context.catalog.events(context.workspace.id)).get(target.id)
-    # (An earlier version has noted no event, and what was imported has none.)
+    # Earlier versions recorded no event, and imported checkpoints have none.
     before = [
         head
         for head in known
@@ -120,7 +117,7 @@ def _ref_text(ref: bytes) -> str:
 
 
 def read_head(root: bytes) -> tuple[bytes, bytes] | None:
-    """The branch that is checked out, and its commit; None where there is none, or it cannot be told."""
+    """The checked-out branch and its commit; None without one, or if it cannot be read."""
     repository = find_repository(root)
     if repository is None:
         return None

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 _OWN = ("restore", "redo", "promote")
-"""Operations whose state is all that they did: what an undo leaves may stand beside what others have done."""
+"""Operations whose new state holds only their own changes. The state after an undo may hold others' changes as well."""
 _SHOWN = 5
 _MAX_PATHS = 100
 
@@ -79,7 +79,7 @@ class _Target(NamedTuple):
     back: int
     """How many changes lie between, which checkpoints take back."""
     steps: Sequence[StepInfo]
-    """With ``back`` 0: the steps, newest first, of which the first is to be taken back, and what is connected to it."""
+    """With ``back`` 0: the steps, newest first. The first must be undone together with the steps connected to it."""
 
 
 class HistoryNavigator:
@@ -107,16 +107,15 @@ class HistoryNavigator:
         self._pages = context.store.pages
         self._running = RunningSteps(service, force=force)
         self.rescue: Checkpoint | None = None
-        """The checkpoint that was made for what was not saved yet, if one was."""
+        """The checkpoint of unsaved changes, if one was made."""
 
     def refuse_too_many(self, count: int | None, *, hidden: int) -> None:
-        """Raise `NotFoundError` if there are fewer than ``count`` changes to take back from the state that was just
-        saved (None: not a single one down to the floor), of which ``hidden`` are none that a person counts. Changes
-        nothing.
+        """Raise `NotFoundError` if there are fewer than ``count`` changes to undo from the state that was just saved
+        (None: no change above the floor). ``hidden`` of them do not count for a person. Changes nothing.
 
-        What else stops an undo is left to `back`, which then brings everything forward again; with ``recorded_only``
-        what others have changed is refused here already. (Here paths alone tell what steps have made: now and then one
-        change seems to be two.)
+        Other obstacles are left to `back`, which reverts its work then; with ``recorded_only`` others' changes are
+        refused already here. This count knows steps' changes only by their paths, so one change may occasionally count
+        as two.
         """
         now = self.current_state()
         try:
@@ -127,7 +126,7 @@ class HistoryNavigator:
                 raise
 
     def is_only_hidden(self, before: Cursor, saved: Checkpoint) -> bool:
-        """Whether a state that was saved just now is new, and only by what went out of sight."""
+        """Whether a newly saved state differs from the one before only by files that are ignored now."""
         if (
             before.head is None
             or before.head == saved.id
@@ -138,8 +137,8 @@ class HistoryNavigator:
         return only_ignored_files(self._context, manifest.diff(self._context.store.pages, head.root, saved.root))
 
     def touched(self, before: Cursor) -> set[bytes]:
-        """What the steps have changed of which the newest is the newest change, if steps made that; ``before``: where
-        the history was when nothing of them was saved.
+        """The paths that the newest change's steps changed, if steps made it. ``before`` is the history's position when
+        none of them was saved.
         """
         unsaved = HistoryEvent(0, self._context.clock.now(), "checkpoint", CheckpointId(""), before.position)
         return touched_paths(self._service, (step.id for step in steps_since(self._context, self._service, unsaved)))
@@ -152,8 +151,8 @@ class HistoryNavigator:
         return self._context.catalog.event(cursor.position)
 
     def refuse_unsaved(self) -> None:
-        """With ``recorded_only``, refuse before anything is saved if what is not saved yet was made by others, and so
-        is the newest change.
+        """With ``recorded_only``, refuse before anything is saved if the unsaved changes, which are the newest change,
+        are others'.
         """
         cursor = self._context.catalog.cursor(self._context.workspace.id)
         if not self._recorded_only or cursor.position is None:
@@ -201,7 +200,7 @@ class HistoryNavigator:
         return result._replace(undo_command=_in_turn([REDO_COMMAND] * len(onward)))
 
     def _nothing_since(self) -> NotFoundError:
-        """That there is nothing to take back down to the floor; raises `RefusedError` if that is still going on."""
+        """The error that nothing is left above the floor; raises `RefusedError` if a step there is still running."""
         assert self._floor is not None
         self._running.refuse_all()
         return nothing_since_error(self._floor.prompt, self.rescue)
@@ -241,7 +240,7 @@ class HistoryNavigator:
             at = self._context.catalog.event(at.previous)
 
     def _onward(self, start: HistoryEvent) -> list[HistoryEvent]:
-        """The states from just after the present one to ``start``, which lies ahead; none if that is not kept."""
+        """The states from just after the present one to ``start``, which lies ahead; empty if they are not kept."""
         cursor = self._context.catalog.cursor(self._context.workspace.id)
         assert cursor.position is not None
         assert cursor.redo_tip is not None
@@ -251,8 +250,8 @@ class HistoryNavigator:
     def bring_forward_again(
         self, start: HistoryEvent, done: Sequence[RestoreResult], error: HoldfastError
     ) -> HoldfastError:
-        """Bring forward what was done of an undo, from the state ``start``, before ``error`` put an end to it. Returns
-        the error to raise, which says so if that fails too.
+        """Redo the finished part of an undo, up to the state ``start``, after ``error`` stopped it. Returns the error
+        to raise; if the redo fails too, its message says so.
         """
         if not done:
             return error
@@ -305,9 +304,9 @@ class HistoryNavigator:
         return result._replace(undo_command=_in_turn(reversed(ways_back)))
 
     def preview_back(self, count: int | None) -> RestoreResult:
-        """What `back` would do, as far as it can be told without doing it. Changes nothing.
+        """The result that `back` would have, as far as it can be predicted. Changes nothing.
 
-        Refuses what `back` does, but for steps that it comes to after checkpoints: by then the tree is another.
+        Refuses the same as `back`, except conflicts of steps behind checkpoints: the tree will have changed by then.
         """
         context = self._context
         cursor = context.catalog.cursor(context.workspace.id)
@@ -343,7 +342,7 @@ class HistoryNavigator:
         if target is not None:
             before, seen = combine_effects(effects[:went_back]), self._previewed(target)
             if self._service is not None:
-                # (What comes back to what is there now is in no plan, and yet not as those steps found it.)
+                # The plan lacks paths that end as they are now; the steps' effect has other contents for them.
                 reached = files_at(context, self._service, target, before, steps)
                 seen = seen._replace(foreseen=reached | {**seen.foreseen})
             effects.insert(went_back, seen)
@@ -351,9 +350,9 @@ class HistoryNavigator:
         return dry_run_result(self._context, reached, effects, steps)._replace(together=groups)
 
     def preview_forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
-        """What `forward` would do. Changes nothing.
+        """The result that `forward` would have. Changes nothing.
 
-        What others have changed is refused where the first of the steps meet it: those after them come to another tree.
+        Others' changes are refused for the first of the steps only: the tree will have changed for later ones.
         """
         effects: list[Effect] = []
         steps: list[int] = []
@@ -380,12 +379,12 @@ class HistoryNavigator:
                 by_checkpoints = True
             now = state
         if by_checkpoints:
-            # (The files that checkpoints hold are at the end as the last of them has it.)
+            # The last checkpoint decides the contents of captured files.
             effects.append(self._previewed(self._context.catalog.checkpoint(states[-1].checkpoint)))
         return dry_run_result(self._context, states[-1].checkpoint, effects, steps)._replace(together=groups)
 
     def _previewed(self, target: Checkpoint) -> Effect:
-        """What going to a checkpoint would write and delete."""
+        """The effect of a move to a checkpoint."""
         if self._running:
             found = scan_tree(self._context, gone_is_empty=True)
             self._running.refuse_in_place(manifest.diff(found.pages, found.root, target.root))
@@ -398,7 +397,7 @@ class HistoryNavigator:
         )
 
     def has_changed(self, changes: Sequence[Change]) -> bool:
-        """Whether anything was changed but by what is going on."""
+        """Whether there are changes besides those of running steps."""
         return bool(self._running.rest(changes))
 
     def _can_redo(self, steps: Sequence[int]) -> bool:
@@ -413,7 +412,7 @@ class HistoryNavigator:
         return _groups(steps) if is_one else []
 
     def _take_back(self, newest: StepInfo) -> RestoreResult:
-        """Undo a step, and those without which it cannot be."""
+        """Undo a step, with the steps that it depends on."""
         assert self._service is not None
         steps = find_steps(self._service, self._service.connected(newest.id))
         done = reverse_steps(self._context, self._service, steps, force=self._force, progress=self._progress)
@@ -425,9 +424,9 @@ class HistoryNavigator:
     def _targets_back(
         self, now: HistoryEvent, root: Hash, count: int | None, *, hidden: int = 0
     ) -> Generator[tuple[_Target, list[int]]]:
-        """Where an undo of ``count`` changes (None: of all down to the floor) leads from ``now``, one after the other,
-        each with the steps that it is to take back; nothing is. Raises as `_next`; that there are too few changes with
-        their number, without ``hidden``.
+        """The targets of an undo of ``count`` changes (None: all above the floor) from ``now``, in order, each with its
+        steps; nothing is undone. Raises as `_next`; the error for too few changes gives their number, without
+        ``hidden``.
         """
         done: list[int] = []
         for found in count_from() if count is None else range(count):
@@ -466,11 +465,11 @@ class HistoryNavigator:
             leaving, left = state, [state]
             while True:
                 if floor is not None and (state.previous or 0) < floor.state.seq:
-                    # What steps that began before the floor's state have left stands on an earlier one.
+                    # Steps that began before the floor's state result in a state that follows an older one.
                     state = floor.state
                 elif state.previous is None:
                     if back:
-                        return _Target(leaving, back, ())  # (who asks for more is told next time)
+                        return _Target(leaving, back, ())  # a request for more changes fails in the next call
                     self._running.refuse_all()
                     raise nothing_error("undo", self.rescue)
                 else:
@@ -485,7 +484,7 @@ class HistoryNavigator:
                 if self._running:
                     changes = manifest.diff(self._pages, checkpoint.root, root)
                     if not self._running.rest(changes):
-                        # What goes on has done that alone: it stays, and the changes before it are not behind it.
+                        # Running steps made all of it: it stays, and does not block older changes.
                         self._running.refuse_edited(changes, state)
                         root = checkpoint.root
                         continue
@@ -497,7 +496,7 @@ class HistoryNavigator:
                     self._service, self._pages, checkpoint.root, root, (*done, *self._running.ids)
                 )
                 if since is not None:
-                    # A step that had ended before the prompt stays; what it wrote since is taken back all the same.
+                    # Steps that had ended before the prompt stay, but their writes since then are undone.
                     late = [step for step in late if not has_ended(step, since)]
                 between = StateChange(state, checkpoint.root, root, self._pages)
                 is_ours = (
@@ -518,9 +517,8 @@ class HistoryNavigator:
     def _is_by_steps(
         self, earlier: HistoryEvent, later: HistoryEvent, before: Hash, after: Hash, steps: Sequence[int]
     ) -> bool:
-        """Whether the steps have made all that differs between two states, so that nothing differs any more once they
-        are taken back; as far as paths tell, so not where others are known to have edited any of them. Those that began
-        when ``later`` was there have made none of it.
+        """Whether the steps made all differences between two states, so that undoing the steps removes them. Judged by
+        paths, so False where others are known to have edited one. Steps that began after ``later`` made none of them.
         """
         if self._service is not None and later.undo_seq is not None:
             began = {step.id for step in self._service.steps() if step.begun > later.undo_seq}
@@ -534,8 +532,8 @@ class HistoryNavigator:
         return b"" not in edited and edited.isdisjoint(change.path for change in changes)
 
     def _refuse_others(self, before: Hash, after: Hash, done: Sequence[int]) -> None:
-        """Raise `RefusedError` if others have made one state into the other; that is what no step has changed which the
-        undo log holds. ``done``: steps that are part of it, and only thought of as taken back.
+        """Raise `RefusedError` if others made differences between two states: those that no step in the undo log made.
+        ``done``: steps that are assumed to be undone already.
         """
         changes = self._running.rest(manifest.diff(self._pages, before, after))
         if done and self._service is not None:
@@ -568,7 +566,7 @@ class HistoryNavigator:
             rest = self._running.rest(changes)
             if changes and not rest:
                 return self._move_only(operation, now, state, target)
-            # (The paths of a restore stand for all below them, too.)
+            # Paths of a restore include everything below them.
             self._running.refuse_in_place(changes)
             if len(rest) < len(changes):
                 paths = tuple(change.path for change in rest)
@@ -584,7 +582,7 @@ class HistoryNavigator:
 
 
 def merge_results(done: Sequence[RestoreResult]) -> RestoreResult:
-    """What several moves did, one after the other."""
+    """The combined result of several moves in sequence."""
     last = done[-1]
     if len(done) == 1:
         return last
@@ -612,13 +610,13 @@ def _in_turn(commands: Iterable[str]) -> str:
 
 
 def _leaves_changes(move: RestoreResult) -> bool:
-    """Whether a move by checkpoints has left something alone: that is unsaved then, and in the way of walking on."""
+    """Whether a move by checkpoints skipped paths: they are unsaved changes then, and stop further moves."""
     return bool(move.skipped) and not move.steps
 
 
 def _way_back(done: Sequence[RestoreResult], reverse: str) -> str | None:
-    """What takes back all of ``done`` where the tree does not stand at a state of the history: ``reverse`` is the
-    command for steps.
+    """The command that reverses all of ``done`` when the tree is at no state of the history: ``reverse`` is the command
+    for steps.
     """
     said: list[str] = []
     for by_steps, moves in groupby(done, lambda move: bool(move.steps)):

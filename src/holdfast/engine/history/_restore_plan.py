@@ -1,7 +1,7 @@
-"""What a restore writes, where it comes from, and what stays: a database's logs, and what others changed (I8).
+"""What a restore writes, with its sources, and what it spares: logs of databases, and others' changes (I8).
 
-The restore was on its way from one state to another, and replaces each path at once. So what is at a path is still the
-one, or already the other; whatever else is there was put there since, or taken away, by others.
+An interrupted restore was between two states, and it replaces each path at once. So each path must hold its version
+from one of the two states; any other content or absence comes from another process.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ _PIECE = 1 << 16
 
 
 class Plan(NamedTuple):
-    """What has to happen to the tree."""
+    """The changes to make in the tree."""
 
     deletes: Sequence[Change]
     writes: Sequence[Change]
 
 
 class Resumption(NamedTuple):
-    """What finishing a restore that was cut short, or taking it back, may change."""
+    """The limits of finishing or reversing a restore that was cut short."""
 
     evidence: Hash
     """The manifest outside which nothing is deleted (I5)."""
     ends: tuple[Hash, Hash]
-    """The manifests that it was on its way between: what is at a path and in neither, others have put there."""
+    """The manifests of its start and target: a path that matches neither was changed by another process."""
     again: bool
-    """True if what it is doing was begun before."""
+    """True if this direction was begun before the interruption."""
     apart: int | None
-    """The state before it, where steps have come in between: it is a change of its own then, the newest. None: it is
-    one change with what was done before it was cut short.
+    """The state before it, if steps ran since the interruption: it becomes a change of its own, the newest. None: it is
+    one change with the part before the interruption.
     """
 
 
 class SafePlan(NamedTuple):
-    """A plan without what it may not touch."""
+    """A plan without protected paths."""
 
     plan: Plan
     spared: list[NotCaptured]
-    """What others have changed since, with how to get the other version of it."""
+    """Paths that others have changed since, with the way to get the other version."""
 
 
 def exclude_conflicts(
@@ -71,12 +71,11 @@ def exclude_conflicts(
     empty: bool,
     half: Container[bytes],
 ) -> SafePlan:
-    """What may be done of ``plan``, which leads from what is there now to ``target``.
+    """The allowed part of ``plan``, which leads from the present tree to ``target``.
 
-    ``first`` leads there from the manifest that ``mending`` has as evidence. ``empty``: there is no file at all, as in
-    a directory that was made again; then there is nothing that could be lost. ``half`` is what the restore itself
-    has left half written. What did not exist when the restore began, and is in the way of nothing, stays without a
-    word.
+    ``first`` leads there from the manifest that ``mending`` has as evidence. ``empty``: the tree has no files, as in a
+    directory that was made anew, so nothing can be lost. ``half`` are files that the restore itself left half written.
+    Files that are newer than the restore and block nothing stay, unreported.
     """
     paths = sorted({change.path for change in (*plan.deletes, *plan.writes)})
     either = [manifest.get_many(pages, root, paths) for root in mending.ends]
@@ -92,7 +91,7 @@ def exclude_conflicts(
     deletes = {one.path: one for one in plan.deletes if known.get(one.path) is not None and may_go(one)}
     writes = [one for one in plan.writes if may_go(one)]
     if mending.again:
-        # What was deleted before it was cut short may have left directories behind, which go with it.
+        # Deletions before the interruption may have left empty directories, which must go as well.
         there = {change.path for change in plan.deletes}
         deletes |= {one.path: one for one in first.deletes if one.path not in there}
     return SafePlan(Plan(list(deletes.values()), writes), spared)
@@ -101,8 +100,8 @@ def exclude_conflicts(
 def half_written_paths(
     store: Store, writes: Sequence[Change], mending: Resumption, in_place: Container[bytes]
 ) -> frozenset[bytes]:
-    """Those of the paths ``in_place`` that hold nothing but bytes of the two versions that the restore was on its way
-    between.
+    """Those of the paths ``in_place`` whose every byte is from one of the two versions, that of the start or of the
+    target.
     """
     paths = sorted(change.path for change in writes if change.path in in_place)
     if not paths:
@@ -118,7 +117,7 @@ def half_written_paths(
 
 
 def _pieces(reader: BlobReader, entry: Entry) -> Iterator[bytes]:
-    """The content in pieces of one size, the last one shorter; then nothing, without end."""
+    """The content in pieces of equal size, the last one shorter; then endless empty ones."""
     for content in reader.fetch([entry]):
         rest = b""
         for piece in (content,) if isinstance(content, bytes) else content:
@@ -156,9 +155,9 @@ def _path_of(change: Change) -> bytes:
     return change.path
 
 
-# A restore that writes a database of SQLite's: its logs go with it, and none of it is touched while it is in use.
+# A restore that writes an SQLite database: its logs belong to it, and a database in use is not touched.
 #
-# A log beside a database that it does not belong to makes that malformed (https://sqlite.org/howtocorrupt.html).
+# A foreign log beside a database corrupts it (https://sqlite.org/howtocorrupt.html).
 
 _LEAST_PAGE = 512
 """A database is a multiple of its page's size, which is a power of two from this on."""
@@ -169,9 +168,9 @@ class PlanWithLogs(NamedTuple):
 
     plan: Plan
     spared: list[NotCaptured]
-    """What is left alone of databases that are in use, or whose logs no checkpoint holds."""
+    """Databases that stay unchanged, because they are in use or no checkpoint holds their logs."""
     logs: frozenset[bytes]
-    """The logs in the plan: whatever ignore rules say, they go with their databases."""
+    """The logs in the plan: they follow their databases, whatever ignore rules say."""
 
 
 def with_sqlite_logs(
@@ -192,7 +191,7 @@ def with_sqlite_logs(
     for path in by_path if paths else ():
         base = database_of(path)
         if base is not None and any(under(base, one) for one in paths):
-            bases.add(base)  # it may be as it is to be itself
+            bases.add(base)  # it may have the content of the target already
     if not bases:
         return PlanWithLogs(plan, [], frozenset())
     spared: dict[bytes, str] = {}
@@ -200,7 +199,7 @@ def with_sqlite_logs(
     try:
         root = Root(context.workspace.path)
     except HoldfastError:
-        return PlanWithLogs(plan, [], frozenset())  # nothing is there that a log could be left beside
+        return PlanWithLogs(plan, [], frozenset())  # there is no database file that a log could corrupt
     with root:
         for base in sorted(bases):
             if not _is_database(context, root, base, manifest.get_many(pages, target, [base]).get(base)):
@@ -239,7 +238,7 @@ def exclude_split_databases(plan: Plan, logs: frozenset[bytes], spared: Iterable
 
 
 def _is_database(context: Context, root: Root, path: bytes, goal: Entry | None) -> bool:
-    """Whether it is a database on the disk, or is to be one."""
+    """Whether it is a database now, or will be one."""
     try:
         if is_database(*root.locate(path)):
             return True
@@ -257,7 +256,7 @@ def _is_database(context: Context, root: Root, path: bytes, goal: Entry | None) 
 
 
 def _reason_against(top: bytes, root: Root, base: bytes, pages: PageSource, now: Hash) -> str | None:
-    """Why nothing of the database, in the tree ``root`` at ``top``, can be changed; None if it can."""
+    """Why the database in the tree ``root`` at ``top`` must not be changed; None if it may."""
     parts = [base, *(base + end for end in (*LOGS, INDEX))]
     found = {path: info for path in parts if (info := _look(root, path))}
     files = {(info.st_dev, info.st_ino) for info in found.values()}

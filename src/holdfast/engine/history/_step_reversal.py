@@ -1,8 +1,8 @@
-"""Taking steps back and bringing them forward by the undo log, and entering that in the workspace's history.
+"""Undoing and redoing steps by the undo log, and recording it in the workspace's history.
 
-The history is a chain of states; between two of them lie the steps that ended since the earlier one. What an undo of
-steps leaves is a state of its own: it stands on the newest state from before those steps began, and knows (``ahead``)
-the state that they were undone from, which redo brings forward by the same steps.
+The history is a chain of states; between two of them lie the steps that ended since the earlier one. An undo of steps
+makes a state of its own: its predecessor is the newest state from before those steps, and ``ahead`` is the state in
+which they were undone, to which redo returns by the same steps.
 """
 
 from __future__ import annotations
@@ -45,14 +45,13 @@ if TYPE_CHECKING:
     from holdfast.undo.service import PathChange, StepInfo, UndoService
 
 
-# What changes to paths come to, one after the other: which are written by them, and which are deleted.
+# The net effect of consecutive changes: the written and the deleted paths.
 #
-# What is written is named as it is called at the end, what is deleted as it was called before: a path lies where the
-# directories above it have been moved to by then.
+# Written paths have their final names, deleted paths their former ones; both include moves of parent directories.
 
 
 class Effect(NamedTuple):
-    """What is written, and what is deleted."""
+    """The written and the deleted paths."""
 
     written: list[bytes]
     deleted: list[bytes]
@@ -63,9 +62,9 @@ class Effect(NamedTuple):
 
 
 def net_effect(steps: Iterable[Sequence[PathChange]], *, backward: bool) -> Effect:
-    """What is written and what is deleted where the changes, step by step, are made or (``backward``) taken back.
+    """The net effect of the changes of each step when made or (``backward``) reversed.
 
-    What only comes and goes meanwhile is neither. What lies in a directory that is moved is not listed for that.
+    A file that is made and deleted again is not listed, nor are the contents of a moved directory.
     """
     outcome = _Outcome()
     for changes in steps:
@@ -74,12 +73,12 @@ def net_effect(steps: Iterable[Sequence[PathChange]], *, backward: bool) -> Effe
 
 
 def combine_effects(effects: Iterable[Effect]) -> Effect:
-    """What several effects come to, one after the other, as far as that can be told by paths alone: something that was
-    written first and deleted then is listed as deleted, whether it was there before or not.
+    """The net effect of several in sequence, as far as paths show it: a path that is written and later deleted counts
+    as deleted, even if it did not exist before.
     """
     there: dict[bytes, bool] = {}
     letters: dict[bytes, str] = {}
-    """What each path was first: D for one that was there, and deleted."""
+    """The first letter of each path: D for one that existed and was deleted."""
     foreseen: dict[bytes, Entry | None] = {}
     for written, deleted, found, files in effects:
         gone = frozenset(deleted)
@@ -105,13 +104,13 @@ def combine_effects(effects: Iterable[Effect]) -> Effect:
 
 
 class _Outcome:
-    """What some steps have come to so far."""
+    """The net effect of some steps so far."""
 
     def __init__(self) -> None:
         self._there: dict[bytes, bool] = {}
-        """What is written, by the name that it has now, and (False) what has lost its name."""
+        """True: a present path that was written. False: a path that is gone."""
         self._before: dict[bytes, bool] = {}
-        """Whether there was anything of that name before all of them."""
+        """Whether a path existed before all the steps."""
         self._ways: set[bytes] = set()
         """The directories that any of these names lies in, or has."""
 
@@ -121,7 +120,7 @@ class _Outcome:
         moved = dict(moves if backward else [(source, path) for path, source in moves])
         lost, gained = ("added", "deleted") if backward else ("deleted", "added")
         self._move(moved)
-        # (Names that are exchanged lose what they named, and name something then.)
+        # Exchanged names lose their files, and then get new ones.
         for path in (*(one.path for one in changes if one.change == lost), *moved):
             self._before.setdefault(path, self._was_there(path))
             self._put(path, is_there=False)
@@ -130,14 +129,14 @@ class _Outcome:
             self._put(path, is_there=True)
         for change in changes:
             if change.change in ("modified", "metadata"):
-                # A change is told by the name that the step has left it with.
+                # A change has the name that the file had at the step's end.
                 path = _moved(change.path, moved) if backward else change.path
                 self._before.setdefault(path, self._was_there(path))
                 self._put(path, is_there=True)
 
     def _move(self, moved: Mapping[bytes, bytes]) -> None:
-        """What is there goes where it, or what it lies in, is moved."""
-        if any(path in self._ways for path in moved):  # (only a directory has anything below it)
+        """Apply the moves to all present paths, including those below moved directories."""
+        if any(path in self._ways for path in moved):  # only a directory has paths below it
             going = [path for path, is_there in self._there.items() if is_there]
         else:
             going = [path for path in moved if self._there.get(path)]
@@ -155,19 +154,19 @@ class _Outcome:
             self._ways.add(above)
 
     def effect(self) -> Effect:
-        """What that is."""
+        """The net effect."""
         written = sorted(path for path, is_there in self._there.items() if is_there)
         gone = (path for path, is_there in self._there.items() if not is_there)
         added = dict.fromkeys((path for path in written if not self._before.get(path, True)), "A")
         return Effect(written, sorted(path for path in gone if self._before[path]), added)
 
     def _was_there(self, path: bytes) -> bool:
-        """Whether what has that name now had it before: it is not in what was made or moved here."""
+        """Whether the present file of this name had it before: no parent was made or moved here."""
         return all(self._before.get(above, True) for above in _above(path))
 
 
 def _moved(path: bytes, moved: Mapping[bytes, bytes]) -> bytes:
-    """Where ``path`` is once the moves are made: it goes with the nearest of what is moved that it lies in."""
+    """``path`` after the moves: the nearest moved parent decides."""
     for above in (path, *_above(path)):
         if above in moved:
             return moved[above] + path[len(above) :]
@@ -182,25 +181,25 @@ def _above(path: bytes) -> Iterator[bytes]:
         at = path.rfind(b"/", 0, at)
 
 
-# What taking steps back, or bringing them forward, does to which paths: told of what was done, and before it is.
+# The effect of undoing or redoing steps on paths: for reports and for previews.
 
 
 def undo_effect(service: UndoService, steps: Iterable[int]) -> Effect:
-    """What undoing the steps, in this order, writes and deletes; or has, where it is done."""
+    """The written and deleted paths of undoing the steps in this order, before or after it is done."""
     return net_effect([service.changes(step) for step in steps], backward=True)
 
 
 def redo_effect(service: UndoService, steps: Iterable[int]) -> Effect:
-    """What redoing the steps has written and deleted."""
+    """The written and deleted paths of redoing the steps."""
     return net_effect([service.changes(step) for step in steps], backward=False)
 
 
 def with_files_before(
     context: Context, service: UndoService, effect: Effect, steps: Sequence[int], taken_back: Collection[int]
 ) -> Effect:
-    """The effect of undoing the steps, the last of those that are ``taken_back``, with what all of that leaves: what
-    the newest state from before the steps holds, where nothing else has come to the path since, until they had ended.
-    Ignored files are in no state.
+    """The effect of undoing the steps, the last of ``taken_back``, with the entries that all of that results in. They
+    come from the newest state before the steps, for paths that nothing else changed between that state and the steps'
+    end. Ignored files are in no state.
     """
     chosen = find_steps(service, steps)
     at = _state_before(context, context.catalog.cursor(context.workspace.id).position, chosen)
@@ -223,7 +222,7 @@ def with_files_before(
     if b"" in others:
         return effect
     found = files_at(context, service, checkpoint, effect, taken_back)
-    # (What is there now, or was, at paths that the others have come to, or where ignored files are, is not known.)
+    # The result is unknown for paths that others changed, for their parents, and for ignored files.
     not_known = others.union(above for path in others for above in (path + b"/", *(one + b"/" for one in _above(path))))
     written = set(effect.written)
     return effect._replace(
@@ -238,8 +237,8 @@ def with_files_before(
 def files_at(
     context: Context, service: UndoService, checkpoint: Checkpoint, effect: Effect, steps: Iterable[int]
 ) -> dict[bytes, Entry | None]:
-    """What a checkpoint holds of all that an effect of the steps is about, and below the directories that they have
-    moved; as `RestoreResult.foreseen` has it.
+    """The entries in a checkpoint of an effect's paths, and of paths below the directories that the steps moved; as in
+    `RestoreResult.foreseen`.
     """
     pages, root, paths = context.store.pages, checkpoint.root, sorted({*effect.written, *effect.deleted})
     found: dict[bytes, Entry | None] = {**dict.fromkeys(paths), **manifest.get_many(pages, root, paths)}
@@ -251,8 +250,8 @@ def files_at(
 
 
 def reversible_steps(service: UndoService, steps: Sequence[int], *, backward: bool) -> list[StepInfo]:
-    """The steps, the last that acted first, which can be undone (redone: not ``backward``) as far as they are at their
-    end (else `RefusedError`), and not undone (done) already (else `NotFoundError`).
+    """The steps, last action first, which can be undone (redone: not ``backward``). Raises `RefusedError` for a running
+    step, `NotFoundError` for one that is undone (done) already.
     """
     chosen = sorted(find_steps(service, steps), key=lambda step: step.acted, reverse=True)
     for step in chosen:
@@ -274,11 +273,11 @@ def preview_steps(
     force: bool = False,
     begun: bool = False,
 ) -> RestoreResult:
-    """What undoing the steps together (or redoing them: not ``backward``) would do. Changes nothing. ``begun``: it was
-    cut short, and is to be finished.
+    """Preview undoing the steps together (or redoing them: not ``backward``). Changes nothing. ``begun``: it was cut
+    short and will be finished.
 
-    Raises as `reversible_steps`, and `RefusedError` if they do not go without others, or others have changed the same
-    since (not with ``force``).
+    Raises as `reversible_steps`, and `RefusedError` if other steps depend on them, or others have changed the same
+    paths since (not with ``force``).
     """
     if begun:
         chosen = sorted(find_steps(service, steps), key=lambda step: list(steps).index(step.id))
@@ -297,9 +296,9 @@ def preview_steps(
 def dry_run_result(
     context: Context, reached: CheckpointId, effects: Sequence[Effect], steps: Sequence[int]
 ) -> RestoreResult:
-    """What a dry run answers: that the steps were to lead to ``reached``, with the effects, one after the other."""
+    """The result of a dry run: the steps lead to ``reached``, with the effects in sequence."""
     written, gone, letters, foreseen = combine_effects(effects)
-    # What the first of them bring, and others take away again, is not there now.
+    # A path that one effect writes and a later one deletes does not exist now.
     brought = {path for effect in effects for path in effect.written}
     deleted = [path for path in gone if path not in brought or context.tree.is_there(path, directories=True)]
     return RestoreResult(
@@ -324,10 +323,9 @@ def reverse_steps(
     force: bool,
     progress: Progress | None,
 ) -> RestoreResult:
-    """Undo steps from the state that the tree was just saved in, and save what that leaves. Needs the lock.
+    """Undo steps from the state that was just saved, and save the result. Needs the lock.
 
-    Raises what `UndoService.undo` raises; then nothing is touched. Killed in between, `finish_interrupted` does the
-    rest.
+    Raises as `UndoService.undo`; then nothing has changed. After a kill, `finish_interrupted` completes it.
     """
     steps = sorted(steps, key=lambda step: step.acted, reverse=True)
     operation = _begin(context, "undo", steps)
@@ -348,11 +346,10 @@ def reapply_steps(
     force: bool,
     progress: Progress | None,
 ) -> RestoreResult:
-    """Redo steps together: to the ``state`` that they were undone from, or onto the one that the tree was just saved
-    in; then it is a new change, which undo takes back. Needs the lock.
+    """Redo steps together, to the ``state`` that they were undone from. Without it, redo them onto the state that was
+    just saved, as a new change, which undo reverses. Needs the lock.
 
-    Raises what `UndoService.redo` raises; then nothing is touched. Killed in between, `finish_interrupted` does the
-    rest.
+    Raises as `UndoService.redo`; then nothing has changed. After a kill, `finish_interrupted` completes it.
     """
     operation = _begin(context, "redo", reversible_steps(service, steps, backward=False), state)
     with _leave_record(context, operation):
@@ -367,8 +364,8 @@ def record_reversal(
     progress: Progress | None,
     entry: HistoryEvent | None = None,
 ) -> RestoreResult:
-    """Enter in the history that the steps were reversed, unless ``entry`` says so already; then nothing is unfinished
-    any more. The record goes last: killed before, the next command says what was done.
+    """Record in the history that the steps were reversed, unless ``entry`` already does; the operation is finished
+    then. Its journal is removed last: after a kill before that, the next command reports the reversal.
     """
     target = None if operation.state is None else context.catalog.event(operation.state)
     if entry is not None:
@@ -423,7 +420,7 @@ def _leave_record(context: Context, operation: Operation) -> Generator[None]:
 
 
 def _checkpoint_before(context: Context, operation: Operation) -> CheckpointId:
-    """The checkpoint of what was there before: after a kill, something half way may have been saved since."""
+    """The checkpoint of the state before: after a kill, an intermediate state may have been saved since."""
     saved = kept_checkpoint(context, _begun_from(context, operation))
     if saved is not None:
         return saved.id
@@ -440,7 +437,7 @@ def _result(context: Context, service: UndoService, operation: Operation, reache
     alone = {one.path for one in left}
 
     def is_so(path: bytes, *, there: bool) -> bool:
-        # (What was left alone somewhere else may have been on its way to here, or from here.)
+        # A skipped path elsewhere may have been on the way to this one, or from it.
         return path not in alone and (not alone or context.tree.is_there(path, directories=True) is there)
 
     return RestoreResult(
@@ -480,7 +477,7 @@ def _state_before(context: Context, at: int | None, steps: Sequence[StepInfo]) -
     begun, began = min(step.begun for step in steps), min(step.started_at for step in steps) // 1000
     while at is not None:
         state = context.catalog.event(at)
-        # (An earlier version has recorded no number.)
+        # Earlier versions recorded no number.
         if state.at <= began if state.undo_seq is None else state.undo_seq < begun:
             break
         at = state.previous
@@ -490,7 +487,7 @@ def _state_before(context: Context, at: int | None, steps: Sequence[StepInfo]) -
 def _with_restore_hint(
     context: Context, error: RefusedError, operation: Operation, steps: Sequence[StepInfo]
 ) -> RefusedError:
-    # (The state before the steps, not the one before now: edits after them may have been saved in between.)
+    # The state before the steps, not the one before now: it may lack later edits that were saved since.
     before = _state_before(context, operation.position, steps)
     hint = error.hint or ""
     if before is not None:

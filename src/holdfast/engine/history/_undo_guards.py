@@ -1,4 +1,4 @@
-"""What stops undo and redo: states ahead, open steps, changes by others (`undo.outside`), another version's log."""
+"""The limits of undo and redo: states ahead, open steps, others' changes (`undo.outside`), a log of another version."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reverse_past_edits(
     try:
         change(steps, force=force)
     except RefusedError as error:
-        # (What stands in the way besides is refused before this is.)
+        # Other obstacles were refused before this one.
         from holdfast.engine.history.outside_policy import warn_of_overwriting, where_kept
 
         kept = where_kept(context, service, steps, error, forward=change == service.redo)
@@ -64,8 +64,8 @@ def check_reversal(context: Context, service: UndoService, steps: Sequence[int],
 
 
 class RunningSteps:
-    """What steps hold that are not at their end, as of a server that a run has left: undo and redo by checkpoints leave
-    it as it is.
+    """Files of steps that are still running, such as a server that a run left behind: undo and redo by checkpoints do
+    not change them.
     """
 
     def __init__(self, service: UndoService | None, *, force: bool = False) -> None:
@@ -79,18 +79,18 @@ class RunningSteps:
         return bool(self._steps)
 
     def rest(self, changes: Sequence[Change]) -> list[Change]:
-        """The changes that none of the steps has to do with."""
+        """The changes of paths that no running step has."""
         return [change for change in changes if change.path not in self.paths]
 
     def refuse_older(self, leaving: HistoryEvent) -> None:
-        """Raise `RefusedError` if a step that is going on came after a state: its change is newer than what made that,
-        and cannot be taken back.
+        """Raise `RefusedError` if a running step began after a state: its change is newer than that state's and cannot
+        be undone.
         """
         seq = leaving.undo_seq
         self._refuse([] if seq is None else [step for step in self._steps if step.begun > seq])
 
     def warn_since(self, prompt: HistoryEvent) -> None:
-        """Say which steps came after a prompt and are going on: an undo to before it leaves what they hold."""
+        """Warn of running steps that began after a prompt: an undo to the prompt leaves their files."""
         seq = prompt.undo_seq
         steps = [] if seq is None else [step for step in self._steps if step.begun > seq and step.paths]
         for step in steps:
@@ -105,8 +105,8 @@ class RunningSteps:
             )
 
     def refuse_edited(self, changes: Sequence[Change], since: HistoryEvent) -> None:
-        """Raise `RefusedError` if others are known to have changed, since a state, what a step has to do with that is
-        going on: the one cannot be taken back without the other, nor may it be passed over.
+        """Raise `RefusedError` if others are known to have changed files of a running step since a state: neither
+        change can be undone without the other, nor skipped.
         """
         if self._service is None:
             return
@@ -125,13 +125,13 @@ class RunningSteps:
             )
 
     def refuse_in_place(self, changes: Sequence[Change]) -> None:
-        """Raise `RefusedError` if one of the `rest` of ``changes`` would come in the place of what a step holds that is
-        going on: a file where a directory has that below it, or a directory where that is a file.
+        """Raise `RefusedError` if one of the `rest` of ``changes`` would replace files of a running step: a file in the
+        place of their parent directory, or a directory in the place of one of the files.
         """
         rest = {change.path: change for change in self.rest(changes)}
         holders = {path: step for step in self._steps for path in step.paths}
         in_place = {above: step for path, step in holders.items() for above in parents(path) if above in rest}
-        # (That a step holds a directory keeps nothing from being made in it.)
+        # A directory of a running step may still get new files.
         files = {change.path for change in changes if change.path in holders and change.before is not None}
         made = [path for path, change in rest.items() if change.before is None]
         in_place |= {path: holders[above] for path in made for above in parents(path) if above in files}
@@ -175,7 +175,7 @@ def step_open_error(service: UndoService, steps: Sequence[UnfinishedStep]) -> Re
 
 
 def with_processes(service: UndoService, error: RefusedError) -> RefusedError:
-    """The error, with the processes that stand in the way where something is still going on, or written to."""
+    """The error with the processes that cause it, if a step is still running or a file is still written to."""
     if error.code not in ("step_open", "still_written") or "processes" in (error.data or {}):
         return error
     runs = sorted({step.run for step in service.going_on() if step.run})
@@ -193,7 +193,7 @@ def with_processes(service: UndoService, error: RefusedError) -> RefusedError:
 
 @contextmanager
 def naming_processes(service: UndoService | None) -> Generator[None]:
-    """In this block a `RefusedError` names the processes that stand in the way, as `with_processes` does."""
+    """Within the block a `RefusedError` names the processes that cause it, as `with_processes` does."""
     try:
         yield
     except RefusedError as error:
@@ -219,7 +219,7 @@ def _replacements(context: Context, position: int, tip: int) -> list[HistoryEven
     """The states after ``position`` up to ``tip``, each of which replaced the one before; None if they do not."""
     path: list[HistoryEvent] = []
     seq: int | None = tip
-    while seq is not None and seq > position:  # (an event replaces one before it: what is older does not lead there)
+    while seq is not None and seq > position:  # an event replaces an older one, so older events cannot lead there
         event = context.catalog.event(seq)
         path.append(event)
         seq = event.previous
@@ -281,14 +281,14 @@ def nothing_error(verb: str, saved: Checkpoint | None = None, *, available: int 
 
 
 def nothing_since_error(prompt: HistoryEvent, saved: Checkpoint | None) -> NotFoundError:
-    """That nothing has changed since a prompt; ``saved`` as `nothing_error` has it."""
+    """The error that nothing has changed since a prompt; ``saved`` as in `nothing_error`."""
     error = nothing_error("undo", saved)
     return NotFoundError(
         f"nothing has changed since prompt {prompt.seq}", hint=error.hint, code=error.code, data=error.data
     )
 
 
-# What the undo log of another version holds alone, which was set aside: undo and redo do not pass it unasked.
+# Steps in a set-aside undo log of another version: undo and redo do not go past them without force.
 
 
 def refuse_set_aside_steps(context: Context, service: UndoService | None, steps: Collection[int]) -> None:
@@ -324,8 +324,8 @@ def refuse_set_aside_redo(context: Context, undone: HistoryEvent) -> None:
 
 
 def refuse_set_aside_state(context: Context, state: HistoryEvent) -> None:
-    """Raise `VersionMismatchError` if to go back to ``state`` is to go past steps in a log that was set aside: by
-    checkpoints alone, which leave ignored files as they are.
+    """Raise `VersionMismatchError` if the way back to ``state`` passes steps in a set-aside log: only checkpoints could
+    undo them, and they leave ignored files unchanged.
     """
     if is_before_set_aside(context, state):
         raise _set_aside_error(
@@ -361,8 +361,8 @@ def _set_aside_error(what: str, way: str = "") -> Exception:
 def steps_since(
     context: Context, service: UndoService | None, state: HistoryEvent, since: HistoryEvent | None = None
 ) -> list[StepInfo]:
-    """The steps that belong to a state and not to the one that it replaced, the newest first; finished ones. Without
-    those that had ended by the event ``since``.
+    """The finished steps of a state, without those of its predecessor, newest first. Steps that had ended by the event
+    ``since`` are left out.
     """
     if service is None:
         return []
@@ -388,8 +388,8 @@ class Floor(NamedTuple):
 
 
 def floor_at(context: Context, service: UndoService | None, prompt: int) -> Floor:
-    """Where the prompt of this number came in. Raises `NotFoundError` if there is none, or the checkpoint from there is
-    not kept; `RefusedError` (``undone_before``) if an undo has led to before it since.
+    """The floor at the prompt with this number. Raises `NotFoundError` if there is none, or its checkpoint is not kept;
+    `RefusedError` (``undone_before``) if the tree has been undone past it since.
     """
     some = context.catalog.events(context.workspace.id, before=prompt + 1, limit=1) if 0 < prompt < _MOST_EVENTS else []
     event = next(iter(some), None)
@@ -410,14 +410,14 @@ def floor_at(context: Context, service: UndoService | None, prompt: int) -> Floo
 
 
 def _stands_on(context: Context, service: UndoService | None, state: HistoryEvent, prompt: HistoryEvent) -> bool:
-    """Whether the tree stands on a state, in which a prompt came in, and what was done since."""
+    """Whether the tree's state follows from ``state``, which the prompt found."""
     steps = {step.id: step for step in service.steps()} if service is not None else {}
     at = context.catalog.cursor(context.workspace.id).position
     while at is not None and at > state.seq:
         event = context.catalog.event(at)
         known = [steps[step] for step in event.steps if step in steps]
         if event.operation == "undo" and event.ahead is not None and known:
-            # It has left the state that it was undone from, without those steps.
+            # This undo continues from the state that it undid, without these steps.
             if any(has_ended(step, prompt) for step in known):
                 return False
             at = event.ahead
@@ -437,9 +437,8 @@ def is_prompt(context: Context, event: HistoryEvent) -> bool:
 def steps_that_wrote_late(
     service: UndoService | None, pages: PageSource, before: Hash, after: Hash, done: Collection[int] = ()
 ) -> list[StepInfo]:
-    """The steps that ended earlier, and to which some of the changes belong all the same that make one state into the
-    other: what had a file of theirs open has written to it after their ends, last of all. The newest first; without
-    those of ``done``.
+    """Finished steps whose late writes are part of the difference between two states: a process that had a file of
+    theirs open wrote to it after the step's end. Newest first; without those in ``done``.
     """
     late = [] if service is None else [one for one in service.written_late() if one[0] not in done]
     if service is None or not late:
@@ -464,8 +463,8 @@ class StateChange(NamedTuple):
 def is_only_late_writes(
     context: Context, service: UndoService, late: StepInfo, between: StateChange, done: Sequence[int] = ()
 ) -> bool:
-    """Whether what a step has written late is taken back by itself, as the newest change: where the step has to wait
-    for what came in between, and nothing was changed but by such writes and by what Holdfast has brought back.
+    """Whether a step's late writes are undone alone, as the newest change: the step itself must wait for later changes,
+    and the two states differ only by late writes and by files that Holdfast restored.
     """
     try:
         service.foresee([*done, *(one for one in service.connected(late.id) if one not in done)])

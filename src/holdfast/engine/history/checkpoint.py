@@ -54,9 +54,9 @@ _LOG = Log(__name__)
 
 def make_room(context: Context, incoming: int, *, refuse: bool = True) -> None:
     """Raise `QuotaError` if ``incoming`` more bytes do not fit into ``store.max_bytes``, even after retention and
-    collection. Without ``refuse`` a warning says so: a quota keeps no user from going back.
+    collection. Without ``refuse``, only warn: a quota must not keep a user from going back.
 
-    What retention removes is what it would have removed anyway at its next turn; nothing else is.
+    Retention removes only what it would remove at its next turn anyway.
     """
     quota = context.settings.store.max_bytes
     if not quota or context.store.used_bytes() + incoming <= quota:
@@ -85,7 +85,7 @@ def make_room(context: Context, incoming: int, *, refuse: bool = True) -> None:
 def make_room_for(context: Context, written: WrittenBlobs, more: int = 0, *, refuse: bool = True) -> None:
     """`make_room` for what was just written, and ``more`` bytes to come. If it does not fit, its packs are deleted.
 
-    No commit knows them yet. Large blobs stay for collection: another process may have written the same ones.
+    They are in no commit yet. Large blobs stay for collection: another process may have written the same ones.
     """
     try:
         make_room(context, written.stored_bytes + more, refuse=refuse)
@@ -101,10 +101,10 @@ def create_checkpoint(
     """Save the tree's present state, if it differs from the last one saved.
 
     Waits for the workspace's lock (`LockedError` when that takes too long). Durable when it returns; atomic: it exists
-    whole or not at all. If nothing changed, no checkpoint is made (``created`` is False); the existing one then becomes
-    a manual one if that was asked for, with the label beside those that it has (``labelled`` tells), and the rest as
-    far as none was given. A prompt is entered in the history in any case. Raises `StorageError`,
-    `QuotaError`: nothing is lost then; and `ConfigError` if a file of settings has become wrong.
+    completely or not at all. If nothing changed, no checkpoint is made (``created`` is False). A request by hand makes
+    the existing one manual and adds the label (see ``labelled``), and author, message and command where it has none. A
+    prompt always gets an event in the history. Raises `StorageError`, `QuotaError`: nothing is lost then; and
+    `ConfigError` if a settings file has become wrong.
     """
     if request.kind not in KINDS:
         raise UsageError(f"there is no kind of checkpoint {request.kind!r}", hint=f"one of {', '.join(KINDS)}")
@@ -113,7 +113,7 @@ def create_checkpoint(
 
         check_label(request.label)
     with context.lock():
-        if request.kind != "rescue":  # (What mends the file may come next.)
+        if request.kind != "rescue":  # the next command may repair the file
             context.require_configured()
         return create_checkpoint_locked(context, request, progress)
 
@@ -143,7 +143,7 @@ def create_checkpoint_locked(
                 )
                 note(checkpoint.root)
             record_git_head(context, checkpoint)
-            if checkpoint.total_files >= parallel_scan.MIN_FILES:  # (else no early scan is started)
+            if checkpoint.total_files >= parallel_scan.MIN_FILES:  # no early scan is started below this number
                 remember_folder(context.home, context.workspace)
         except VanishedError:
             # Collection was just deleting content that this manifest names: read and store all of it again.
@@ -171,11 +171,10 @@ def create_checkpoint_or_part(
     meanwhile: Callable[[], None] | None = None,
     recorded: HistoryEntry | None = None,
 ) -> Checkpoint:
-    """`create_checkpoint_locked`, for what a restore or an undo is about to change, or has changed: on a disk that has
-    no room for all that is unsaved, what is at or below the paths that ``touched`` gives is saved, and the rest stays
-    unsaved.
+    """`create_checkpoint_locked` before or after a restore or an undo. On a disk without room for all unsaved changes,
+    only paths at or below those of ``touched`` are saved.
 
-    Raises `StorageError` if there is no room even for that, or ``touched`` gives nothing; the hint says what helps.
+    Raises `StorageError`, with a hint, if even that does not fit, or ``touched`` returns no paths.
     """
     try:
         return create_checkpoint_locked(context, request, progress, meanwhile=meanwhile, recorded=recorded).checkpoint
@@ -203,8 +202,8 @@ def create_checkpoint_or_part(
 def _create_part(
     context: Context, request: CheckpointRequest, paths: Collection[bytes], recorded: HistoryEntry | None
 ) -> Checkpoint | None:
-    """Save what the tree holds at or below ``paths``; what else has changed is as in the last checkpoint. None if there
-    is no such path, or no checkpoint yet.
+    """Save the tree's contents at or below ``paths``; other paths keep their entries from the last checkpoint. None
+    without such paths, or without a checkpoint.
     """
     from holdfast.files.tree import ScanResult
     from holdfast.store.manifests import manifest
@@ -238,7 +237,7 @@ def _create_part(
 
 
 def _what_makes_room(context: Context) -> str:
-    """What to do where the home has no room."""
+    """The hint for a home without room."""
     can_collect = 0
     with suppress(HoldfastError):
         can_collect = context.store.collector().preview(0).bytes_freed
@@ -324,7 +323,7 @@ def _try_to_create(
 
 
 def _warn_of_secrets(scan: ScanResult) -> None:
-    """At a first checkpoint: say that settings with secrets in them are among what is saved."""
+    """At a first checkpoint: warn that settings files with secrets are being saved."""
     found = sorted(path for path, entry in scan.changes.items() if entry is not None and is_environment(path))
     if found:
         from holdfast.model.message_text import plural
@@ -360,7 +359,7 @@ def _build_manifest(
 def _entry_from_now_on(
     context: Context, request: CheckpointRequest, cursor: Cursor, recorded: HistoryEntry | None
 ) -> HistoryEntry:
-    """What the history is to say of a state; before the tree is looked at for it."""
+    """The history's entry for a new state, made before the tree is scanned for it."""
     entry = recorded
     if entry is None and request.prompt is not None:
         entry = next_state(cursor, "prompt", author=request.provenance.author, text=request.prompt)
@@ -378,7 +377,7 @@ def _commit(
     written: WrittenBlobs,
     entry: HistoryEntry,
 ) -> Checkpoint:
-    """Write the pages and commit. What was written stays unreferenced if this fails."""
+    """Write the pages and commit. After a failure the written objects stay, unreferenced."""
     from holdfast.store.blobs.content_writer import write_pages
     from holdfast.store.codecs.changeset import encode_changeset
     from holdfast.store.manifests.checkpoint_header import encode_header, header_of
@@ -386,7 +385,7 @@ def _commit(
     store = context.store
     checkpoint_id = new_checkpoint_id(context.random)
     fresh = {blob.hash for blob in written.blobs}
-    # What is no longer there when the commit looks for it makes that fail with `VanishedError`, so this is no race.
+    # No race: if one is gone by the time of the commit, that fails with `VanishedError`.
     shared = context.catalog.known(built.new_pages, pages=True)
     pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
     named: set[Hash] = set()
@@ -429,8 +428,7 @@ def _commit(
             not_captured=scan.not_captured,
             packs=[*written.packs, *pages_written.packs],
             blobs=[*written.blobs, *pages_written.blobs],
-            # All content that this manifest names and its parent did not: what the tree remembered is not taken on
-            # trust.
+            # All content that is new in this manifest: the commit verifies it, since the index may be wrong.
             relied_on=frozenset(named - fresh) | written.relied_on | shared,
             expected=cursor,
             event=entry.event(context, checkpoint_id, checkpoint.created_at),
@@ -441,8 +439,8 @@ def _commit(
 
 
 def label_checkpoint(context: Context, name: CheckpointId, label: str) -> Checkpoint:
-    """Add ``label`` to those that a checkpoint has, which is a manual one from then on; its record. Raises
-    `UsageError` for what is no label, `NotFoundError`.
+    """Add ``label`` to a checkpoint, which becomes manual; returns its record. Raises `UsageError` for an invalid
+    label, `NotFoundError`.
     """
     from holdfast.engine.history.revisions import check_label
 
@@ -454,12 +452,13 @@ def label_checkpoint(context: Context, name: CheckpointId, label: str) -> Checkp
 
 
 def _claim_existing(context: Context, existing: Checkpoint, request: CheckpointRequest) -> Checkpoint:
-    """Make the checkpoint that already holds this state the user's, who asked for one: it is not thinned out any more.
+    """Make the checkpoint that already holds this state manual, as the user asked for one: it is not thinned out any
+    more.
 
-    The label is added to theirs; what else they say of it is taken where nothing is said yet.
+    The label is added; author, message and command are set where they are empty.
     """
     if request.kind != "manual" or (existing.kind in ("fork", "import") and not request.label):
-        return existing  # (a fork's first and an imported one are kept in any case)
+        return existing  # a fork's first and an imported one are always kept
     theirs = existing.kind == "manual"
     labels = existing.labels
     if labels and not theirs:

@@ -1,4 +1,4 @@
-"""A checkpoint that is another one with some changes to it: for what is to be brought into a tree."""
+"""A checkpoint that is derived from another by changes, for a tree that will be brought to it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def create_derived_checkpoint(
 ) -> CheckpointId:
     """A checkpoint of the workspace with the state ``ours`` and ``changes`` to it. Moves nothing. Needs the lock.
 
-    Durable when it returns, and with it that it has ``taken_in`` another line. ``name`` is the new id that it is to
-    have, for a caller that notes it before there is anything to be left behind (None: any). All content that
-    ``changes`` name must be stored, or be the ``content`` that was written just now: raises `RefusedError` (code
-    ``vanished``) if it was collected meanwhile.
+    Durable when it returns, together with the record of the line that it has ``taken_in``. ``name`` is its id, for a
+    caller that must record the id before anything exists (None: a new one). The contents of ``changes`` must be stored,
+    or be in ``content``, which was just written; raises `RefusedError` (code ``vanished``) if one was collected
+    meanwhile.
     """
     from holdfast.store.blobs.content_writer import WrittenBlobs, write_pages
     from holdfast.store.codecs.changeset import encode_changeset
@@ -99,8 +99,8 @@ def create_derived_checkpoint(
 
 @contextmanager
 def forgotten_if_unreached(context: Context, state: CheckpointId) -> Generator[None]:
-    """Around the bringing of the tree to a derived state: that is forgotten where nothing of it was written, so that
-    the log does not tell of what was not done.
+    """Around bringing the tree to a derived state: the state is forgotten if nothing of it was written, so that the log
+    shows no operation that did not happen.
     """
     try:
         yield

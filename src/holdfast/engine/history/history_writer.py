@@ -1,7 +1,7 @@
-"""What is entered in a workspace's history, and where the workspace then stands in it: decided and written here alone.
+"""Writes entries to a workspace's history, and decides its position after each: the only module that does.
 
-The history is a chain of states, each of which knows the state that it replaced. An entry is a state itself, at which
-the workspace then stands, or it says what led to a state that there is. `redo` leads along the chain to the redo tip.
+The history is a chain of states, each with its predecessor. An entry is a new state, which becomes the position, or
+records how an existing state was reached. `redo` follows the chain to the redo tip.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class HistoryEntry(NamedTuple):
-    """An event that is to be appended, without what is known only then, and where the workspace stands after it."""
+    """An event to append, without values that are known only then, and the workspace's position after it."""
 
     operation: EventKind
     previous: int | None = None
@@ -29,15 +29,15 @@ class HistoryEntry(NamedTuple):
     steps: tuple[int, ...] = ()
     run: str = ""
     position: int | None = None
-    """The state that the workspace stands at then; None: this one."""
+    """The position after it; None: this state."""
     redo_tip: int | None = None
     """The state that `redo` leads to then; None: there is nothing to redo."""
     author: str = ""
     text: str = ""
     """As `HistoryEvent` has them."""
     undo_seq: int | None = None
-    """What `Context.undo_seq` was when the tree began to be looked at for it; None: as it is then. A step that ends
-    between the look and the entry is not in the state.
+    """`Context.undo_seq` before the tree was scanned for it; None: the value at the append. A step that ends between
+    scan and append is not in the state.
     """
 
     @property
@@ -85,8 +85,8 @@ def record(
     expected: Cursor,
     head: CheckpointId | None = None,
 ) -> None:
-    """Append ``entry``, whose state is ``checkpoint``, to the history. The tree stands on ``head`` then (None: on
-    ``checkpoint``). Raises `RefusedError` (``moved``) if the workspace does not stand where ``expected`` says.
+    """Append ``entry``, whose state is ``checkpoint``, to the history. ``head`` is the tree's checkpoint then (None:
+    ``checkpoint``). Raises `RefusedError` (``moved``) if the workspace's position is not ``expected``.
 
     A new checkpoint is appended by its own transaction instead.
     """
@@ -109,7 +109,7 @@ def record_run(context: Context, run: str, command: str, steps: tuple[int, ...] 
 
 
 def record_prompt(context: Context, prompt: str, author: str, *, expected: Cursor) -> None:
-    """Note that a prompt came in where the tree is as it was saved last. What `redo` leads to stays."""
+    """Record a prompt while the tree equals its last saved state. The redo tip stays."""
     assert expected.head is not None, "it was saved before"
     entry = HistoryEntry(
         "prompt",
@@ -130,12 +130,12 @@ def record_end(
     head: CheckpointId | None = None,
     apart: int | None = None,
 ) -> None:
-    """Append how an operation that brought the tree to its target has ended. ``reached``: the tree is as that has it;
-    ``head`` is then the target, or what is left of it under its own rules. ``apart`` is the state before it, where it
-    was cut short and steps came in between: it is a change of its own.
+    """Append the end of an operation that brought the tree to its target. ``reached``: the tree equals the target;
+    ``head`` is then the target, or its part that its own rules capture. ``apart``: the state before it, if it was cut
+    short and steps ran since: it is a change of its own.
 
-    A restore of some paths only, or one that left the tree in another state than the target, leaves it where it was in
-    its history, with changes to save: they are then what `undo` takes back.
+    A restore of some paths, or one that left the tree different from the target, keeps the position; its changes are
+    unsaved, and `undo` takes them back.
     """
     cursor = context.catalog.cursor(context.workspace.id)
     target = operation.target
@@ -146,28 +146,27 @@ def record_end(
     elif reached:
         record(context, HistoryEntry("restore", operation.position), head or target, expected=cursor)
     elif operation.rescue is not None and (not operation.paths or cursor.position != operation.position):
-        # Cut short and finished, it is one change all the same: the half-way state, which was saved, is none to go back
-        # to.
+        # It is one change, although it was interrupted: undo must not stop at the intermediate state, which was saved.
         entry = HistoryEntry("restore", position=operation.position, redo_tip=operation.redo_tip)
         record(context, entry, target, expected=cursor, head=operation.rescue)
 
 
 def reversed_state(context: Context, operation: Operation, before: int | None) -> HistoryEntry:
-    """The state that reversed steps leave. After an undo it stands on ``before``, the state from before the steps, and
-    `redo` leads to where they were undone; a redo is a new change.
+    """The state after a reversal of steps. After an undo its predecessor is ``before``, the state before the steps, and
+    `redo` leads to the state in which they were undone; a redo is a new change.
     """
     if operation.kind == "undo":
         assert operation.position is not None
         here = context.catalog.event(operation.position)
         if here.operation == "undo" and here.ahead is not None and set(operation.steps).issubset(here.steps):
-            # What the system had refused of that undo is brought to its end: it leads to where that was done.
+            # It completes an undo that the system refused in part, so redo leads to where that began.
             return HistoryEntry("undo", before, here.ahead, here.steps, redo_tip=operation.redo_tip)
         return HistoryEntry("undo", before, operation.position, operation.steps, redo_tip=operation.redo_tip)
     return next_state(context.catalog.cursor(context.workspace.id), "redo", steps=operation.steps)
 
 
 def _to_state(context: Context, operation: Operation, cursor: Cursor) -> HistoryEntry:
-    """What an undo or a redo has led to, where that is a state that there was."""
+    """The entry for an undo or a redo to an existing state."""
     tip = cursor.redo_tip if operation.redo_tip is None else operation.redo_tip
     entry = HistoryEntry(operation.kind, steps=operation.steps, position=operation.state, redo_tip=tip)
     if operation.kind != "undo" or operation.position in (None, operation.state):

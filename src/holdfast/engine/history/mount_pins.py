@@ -1,7 +1,7 @@
-"""What keeps a mounted checkpoint from being forgotten and collected, for as long as it is mounted and no longer.
+"""Pins that keep a mounted checkpoint from being forgotten and collected, exactly as long as it is mounted.
 
-A pin in the catalog does, and a file ``mounts/TOKEN`` in the workspace's folder, which holds the pin's number and is
-locked by the process that serves the mount: the kernel lets go of that lock when the process ends, however it ends.
+A mount has a pin in the catalog, and a file ``mounts/TOKEN`` in the workspace's folder, which holds the pin's number
+and is locked by the serving process: the kernel releases the lock when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _FOLDER: Final = b"mounts"
 _LASTS: Final = 24 * 3600 * 1_000_000
-"""Microseconds that a pin stays where it cannot be told what became of the mount, as on another machine."""
+"""Microseconds that a pin lasts if the mount's fate is unknown, as on another machine."""
 RENEWED: Final = 3600.0
-"""Seconds after which a pin is to be renewed."""
+"""Seconds after which a pin must be renewed."""
 
 
 class MountPin:
-    """Keeps one checkpoint, from being made until `release`. Where nothing can be written, nothing is forgotten."""
+    """Keeps one checkpoint, from its construction until `release`. A read-only home forgets none, so needs none."""
 
     def __init__(self, context: Context, checkpoint: Checkpoint, directory: bytes) -> None:
         self._context = context
@@ -48,7 +48,7 @@ class MountPin:
             raise
 
     def renew(self) -> None:
-        """Keep it for another day. What stands in the way is logged: the next time may go better."""
+        """Extend the pin by another day. A failure is logged: the next attempt may succeed."""
         if self._number is None:
             return
         catalog = self._context.catalog
@@ -73,7 +73,7 @@ class MountPin:
         try:
             self._pin(self._checkpoint.id)
         except NotFoundError:
-            self._pin(None)  # Forgotten meanwhile: what is mounted is kept from being collected all the same.
+            self._pin(None)  # Forgotten meanwhile: the pin keeps the mounted contents from collection.
 
     def _pin(self, checkpoint: CheckpointId | None) -> None:
         catalog = self._context.catalog
@@ -99,7 +99,7 @@ class MountPin:
 
 
 def release_dead_pins(context: StoreContext) -> None:
-    """Keep no more, in the whole home, what was mounted by processes that have ended without saying so."""
+    """Release pins, in the whole home, of mounts whose processes ended without a release."""
     if context.store.catalog.database.read_only:
         return
     for workspace in context.store.catalog.workspaces():

@@ -1,6 +1,4 @@
-"""Saving and going back as commands have it: what was cut short is finished first, and the watcher beside is asked, or
-holds still.
-"""
+"""Saving and going back as commands do it: they finish an interrupted operation first, and ask or pause a watcher."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ def checkpoint(context: Context, request: CheckpointRequest, progress: Progress 
 
 
 def save(context: Context) -> CheckpointResult:
-    """Have the tree's present state saved, as what comes before something else."""
+    """Save the tree's present state before another operation."""
     from holdfast.model.checkpoint import Provenance
     from holdfast.model.command_results import CheckpointRequest
 
@@ -49,8 +47,8 @@ def save(context: Context) -> CheckpointResult:
 
 
 def prompt(context: Context, text: str, author: str) -> CheckpointResult:
-    """Save the tree's present state as what an agent, ``author``, was asked for ``text`` in, and enter the prompt in
-    the history, whether anything has changed or not. Of a longer text the first `MOST_OF_PROMPT` characters are kept.
+    """Save the tree's present state at a prompt ``text`` for the agent ``author``, and record the prompt in the
+    history, with or without changes. The first `MOST_OF_PROMPT` characters of a longer text are kept.
     """
     from holdfast.model.checkpoint import Provenance
     from holdfast.model.command_results import CheckpointRequest
@@ -75,8 +73,8 @@ def restore(
     exact: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
-    """`holdfast.engine.history.restore.restore` to the checkpoint that ``name`` means, with a watcher beside holding
-    still. An undo or a redo that was cut short is finished first. Raises `RefusedError` inside of a run.
+    """`holdfast.engine.history.restore.restore` to the checkpoint that ``name`` means, with a running watcher paused.
+    An interrupted undo or redo is finished first. Raises `RefusedError` inside a run.
     """
     forbid_inside_run(context, "a restore")
     from holdfast.engine.history.restore import restore

@@ -54,7 +54,7 @@ def _allows_overwriting(context: Context, service: UndoService, steps: Sequence[
 
 
 def warn_of_overwriting(error: RefusedError, what: str) -> None:
-    """Tell what others have changed, and what becomes of it."""
+    """Warn of others' changes, and of their fate."""
     _LOG.warning("%s; that %s", error.message, what, paths=_paths(error))
 
 
@@ -65,8 +65,8 @@ def _paths(error: RefusedError) -> list[str]:
 def where_kept(
     context: Context, service: UndoService, steps: Sequence[int], error: RefusedError, *, forward: bool
 ) -> str:
-    """What holds the content that the ``error`` is about, in words, if the undo or redo of these steps may overwrite
-    it; else raises the ``error``.
+    """Where the content that ``error`` is about is kept, in words, if the undo or redo of these steps may overwrite it;
+    otherwise raises ``error``.
     """
     if error.code != "barrier" or not _allows_overwriting(context, service, steps):
         raise error

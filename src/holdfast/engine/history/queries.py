@@ -1,4 +1,4 @@
-"""Looking at what is saved: the log, one checkpoint, the content of one file."""
+"""Queries about saved states: the log, one checkpoint, the content of one file."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ class RowDetails(NamedTuple):
 
     item: TimelineItem
     changes: Sequence[Change]
-    """How the state that it left differs from the one before it, as far as both are kept; of a run, from the one that
-    it began in.
-    """
+    """The differences between its state and the one before, if both are kept; for a run, since its beginning."""
     steps: Sequence[StepInfo]
-    """Those that it names, oldest first, as far as the undo log holds them."""
+    """Its steps, oldest first, as far as the undo log holds them."""
     began: int | None = None
     """Of a run: when it began, in microseconds since 1970-01-01 UTC."""
     before: CheckpointId | None = None
@@ -38,16 +36,16 @@ class RowDetails(NamedTuple):
 
 
 class HistoryPosition(NamedTuple):
-    """Where a tree stands in its history."""
+    """A tree's position in its history."""
 
     head: CheckpointId | None
-    """The checkpoint that it stands on; None if there is none yet."""
+    """The tree's checkpoint; None before the first."""
     ahead: Sequence[CheckpointId]
     """The states that were undone and that `redo` leads to, the next first."""
 
 
 def position(context: Context) -> HistoryPosition:
-    """Where the tree stands, as the catalog has it; changes that are not saved are no matter of it."""
+    """The tree's position according to the catalog; unsaved changes do not matter."""
     at = context.catalog.cursor(context.workspace.id)
     if at.position is None or at.redo_tip is None or at.position == at.redo_tip:
         return HistoryPosition(at.head, ())
@@ -57,23 +55,23 @@ def position(context: Context) -> HistoryPosition:
 
 
 def history_revision(context: Context) -> str:
-    """What changes with every event, step, edit by others and command of a session. Reads no undo log."""
+    """A text that changes with every event, step, edit by others and command of a session. Reads no undo log."""
     newest = context.catalog.events(context.workspace.id, limit=1)
     revisions = context.catalog.session_revisions(context.workspace.id)
     return f"{newest[0].seq if newest else 0}.{context.undo_seq()}.{revisions}"
 
 
 class Relatives(NamedTuple):
-    """What a checkpoint has to do with other workspaces."""
+    """The relations of a checkpoint to other workspaces."""
 
     forks: Sequence[tuple[bytes, CheckpointId]]
     """The forks that began with it: where each is, and its first checkpoint."""
     merged: Sequence[tuple[bytes, CheckpointId]]
-    """What was merged into it: where that is, and the state that was taken in."""
+    """The merges into it: the path of each source, and its state."""
 
 
 def relatives(context: Context, checkpoints: Iterable[CheckpointId]) -> dict[CheckpointId, Relatives]:
-    """Those of ``checkpoints`` that are kept; each with what it has to do with other workspaces."""
+    """The relations of those of ``checkpoints`` that are kept."""
     catalog, own = context.catalog, context.workspace.id
     kept = catalog.checkpoints_named(checkpoints)
     children = {name: catalog.children(name) for name in kept}
@@ -92,7 +90,7 @@ def relatives(context: Context, checkpoints: Iterable[CheckpointId]) -> dict[Che
 
 
 class StateItem(NamedTuple):
-    """What a directory of a state holds: a file, a link, or a directory with all that is below it."""
+    """An entry of a directory in a state: a file, a link, or a directory with all its contents."""
 
     name: bytes
     entry: Entry | None
@@ -103,19 +101,19 @@ class StateItem(NamedTuple):
 
 
 class StatePlace(NamedTuple):
-    """What is at a path of a state."""
+    """The file or directory at a path of a state."""
 
     checkpoint: Checkpoint
     path: bytes
     entry: Entry | None
     """None: it is a directory."""
     items: Sequence[StateItem]
-    """Of a directory: what it holds, directories first."""
+    """The entries of a directory, directories first."""
 
 
 def browse(context: Context, name: CheckpointId, path: bytes) -> StatePlace:
-    """What is at ``path`` (empty: the root) in a checkpoint. Of a directory all that is below it is looked at. Raises
-    `NotFoundError` if nothing is there.
+    """The file or directory at ``path`` (empty: the root) in a checkpoint. For a directory, everything below it is
+    read. Raises `NotFoundError`.
     """
     from holdfast.store.manifests import manifest
 
@@ -132,7 +130,7 @@ def browse(context: Context, name: CheckpointId, path: bytes) -> StatePlace:
         else:
             items[child] = known._replace(files=known.files + 1, size=known.size + entry.size)
     if path and not items:
-        _entry(context, name, path)  # (raises, and says what helps)
+        _entry(context, name, path)  # raises with a helpful hint
     found = sorted(items.values(), key=lambda item: (item.entry is not None, item.name))
     return StatePlace(checkpoint, path, None, found)
 
@@ -171,7 +169,7 @@ def _checked(limit: int | None) -> int | None:
 
 
 def show(context: Context, name: CheckpointId) -> Details:
-    """All that is kept about one checkpoint: its record, its changes, what it did not capture."""
+    """Everything about one checkpoint: its record, its changes, its uncaptured paths."""
     from holdfast.engine.opening.context import checkpoint_changes
 
     checkpoint = context.catalog.checkpoint(name)
@@ -179,7 +177,7 @@ def show(context: Context, name: CheckpointId) -> Details:
 
 
 def show_row(context: Context, name: str, sessions: Sequence[SessionCommands] = ()) -> RowDetails:
-    """All that is known of the row of the log of this name; raises `NotFoundError` if there is none."""
+    """The details of the log's row with this name; raises `NotFoundError`."""
     from holdfast.engine.history.timeline import log_rows
 
     item = next((one for one in log_rows(context, steps=True, sessions=sessions) if one.name == name), None)
@@ -194,7 +192,7 @@ def row_details(context: Context, item: TimelineItem) -> RowDetails:
 
     before, began = item.before, None
     if item.kind == "run":
-        # (The row is the event of its end: what was there before that others may have done.)
+        # The row is the event of its end; others may have made changes between its beginning and that.
         first = context.catalog.events(context.workspace.id, run=item.run)[-1]
         before, began = first.checkpoint, first.at
     after = item.checkpoint

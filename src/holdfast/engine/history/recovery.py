@@ -1,8 +1,8 @@
-"""Operations that were cut short: each is finished or taken back, and entered in the history, here alone.
+"""Interrupted operations: each is finished or reversed, and recorded in the history, only here.
 
-Steps that were being reversed are finished by the next command that changes the tree or the history. A tree that was on
-its way to a checkpoint waits for `restore --continue` or `--abort`; sessions and promotions come here for their own.
-What saves by itself does neither: it keeps what there is, and the record that says what was under way.
+An interrupted reversal of steps is finished by the next command that changes the tree or the history. An interrupted
+restore waits for `restore --continue` or `--abort`; sessions and promotions call this module for their own. Automatic
+checkpoints do neither: they save the present tree and keep the operation's record.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _SHOWN = 3
 _LOOKED_BACK = 200
 _SAVES = ("checkpoint", "prompt")
 """Events with which the tree was saved, and nothing else has happened."""
-"""Events in which it is looked for what has become of a restore."""
+"""Events to search for the end of a restore."""
 
 
 class FinishedOperation(NamedTuple):
-    """What had been cut short, and is done."""
+    """An interrupted operation that was finished."""
 
     operation: OperationKind
     result: RestoreResult
@@ -67,14 +67,14 @@ def settle(
     *,
     back: bool = False,
 ) -> RestoreResult | None:
-    """Finish an operation that was cut short, or (``back``) take it back, and enter that in the history: the one way,
-    whatever the command. Needs the lock. None if it had not begun.
+    """Finish an interrupted operation, or (``back``) reverse it, and record it in the history: the one way for all
+    commands. Needs the lock. None if it had not begun.
 
-    Steps that were being reversed are finished by the undo log when it is opened, and never taken back.
+    Reversals of steps are finished by the undo log when it is opened, and never reversed themselves.
     """
     if operation.steps:
         return _settle_steps(context, operation, service, progress)
-    if not back or operation.taken_back is not None:  # (to take it back is what it was doing)
+    if not back or operation.taken_back is not None:  # a reversal goes on in its own direction
         return _go_on(context, operation, progress)
     if operation.rescue is None:
         raise RefusedError(
@@ -90,11 +90,10 @@ def settle(
 def finish_interrupted(
     context: Context, service: UndoService | None, progress: Progress | None = None
 ) -> FinishedOperation | None:
-    """Settle the undo or the redo of steps that was cut short, before another command. Needs the lock. What is entered,
-    and was told to no user, is said all the same, and counts.
+    """Settle an interrupted undo or redo of steps, before another command. Needs the lock. One that is recorded but was
+    never reported is reported, and counts.
 
-    None if there was none, or it had not begun. One by checkpoints waits for the user. Raises `FormatError` if the
-    record is damaged.
+    None without one, or if it had not begun. Restores wait for the user. Raises `FormatError` if the record is damaged.
     """
     operation = read_operation(context.folder)
     if operation is None or not operation.steps:
@@ -113,8 +112,8 @@ def finish_interrupted(
 
 
 def preview_finish(context: Context, service: UndoService | None) -> FinishedOperation | None:
-    """What `finish_interrupted` would do and return, once the undo log has finished it: said, and not done. Needs the
-    lock.
+    """The result and the report that `finish_interrupted` would give after the undo log's part; changes nothing. Needs
+    the lock.
     """
     from holdfast.undo.local_service.undo_service import LocalUndoService
 
@@ -136,14 +135,14 @@ def preview_finish(context: Context, service: UndoService | None) -> FinishedOpe
 
 
 def lock_and_finish(context: Context, progress: Progress | None = None) -> None:
-    """`finish_interrupted`, for what has nothing else to do with the undo log, with a watcher beside holding still."""
+    """`finish_interrupted` for a command that does not use the undo log otherwise, with a running watcher paused."""
     with pause_watcher(context), context.lock(as_found=True), open_service(context) as service:
         finish_interrupted(context, service, progress)
 
 
 @contextmanager
 def log_failure() -> Generator[None]:
-    """For saving, which must not fail because something else cannot be finished: that is said, and its record stays."""
+    """For checkpoints, which must not fail because of an interrupted operation: log it and keep its record."""
     try:
         yield
     except HoldfastError as error:
@@ -154,25 +153,25 @@ def log_failure() -> Generator[None]:
 
 
 def resume(context: Context, progress: Progress | None = None, *, as_state: bool = False) -> RestoreResult:
-    """Finish a restore or fork that was cut short. What the tree holds by now is saved first and stays in the
-    history. What others have changed since is left alone, and in ``skipped``. ``as_state`` as `restore` has it.
+    """Finish a restore or fork that was cut short. The present tree is saved first and stays in the history. Paths that
+    others changed since stay, and are in ``skipped``. ``as_state`` as in `restore`.
 
-    Cut short in its turn, it is finished by another call. Raises `NotFoundError` (code ``nothing_unfinished``), also
-    before anything is saved or changed if the checkpoint that it was going to is gone; it can be taken back then.
+    After another interruption, call it again. Raises `NotFoundError` (code ``nothing_unfinished``). If the target
+    checkpoint is gone it raises that as well, before any change; `abandon` still works.
     """
     return _settle_restore(context, progress, back=False, as_state=as_state)
 
 
 def abandon(context: Context, progress: Progress | None = None) -> RestoreResult:
-    """Take a restore that was cut short back: the tree becomes what it was before it began, but for what others have
-    changed since, which is left alone, and in ``skipped``. Otherwise as `resume`.
+    """Reverse a restore that was cut short: the tree returns to its state before, except for paths that others changed
+    since, which stay and are in ``skipped``. Otherwise as `resume`.
     """
     return _settle_restore(context, progress, back=True, as_state=False)
 
 
 def has_reached(context: Context, target: CheckpointId, since: int) -> bool:
-    """Whether an operation to ``target`` that began after the event ``since`` has come to its end, as the history has
-    it: another process may have finished it, or taken it back, or what came of it.
+    """Whether the history has the end of an operation to ``target`` that began after the event ``since``: another
+    process may have finished or reversed it.
     """
     moves = (one for one in context.catalog.events(context.workspace.id, limit=_LOOKED_BACK) if one.seq > since)
     newest = next((one for one in moves if one.operation in ("restore", "undo", "redo")), None)
@@ -186,7 +185,7 @@ def _settle_restore(context: Context, progress: Progress | None, *, back: bool, 
         done = None
         if operation is not None and not operation.steps:
             done = settle(context, operation, None, progress, back=back)
-            # (What it had done before it was cut short is not among what is done now.)
+            # The changes from before the interruption are unsaved, and not among those made now.
             if as_state and operation.kind == "restore" and scan_tree(context).changes():
                 record_result(context, operation, progress)
         if done is None:
@@ -209,7 +208,7 @@ def _settle_steps(
 
 
 def _skipped_text(skipped: Sequence[NotCaptured]) -> str:
-    """What a finished reversal has not brought back: the process that finished it may have told another user."""
+    """The paths that a finished reversal skipped: its own process may have reported them to another user."""
     if not skipped:
         return ""
     shown = ", ".join(f"{display(item.path)} ({item.reason})" for item in skipped[:_SHOWN])
@@ -223,8 +222,8 @@ def _is_done(service: UndoService, operation: Operation) -> bool:
 
 
 def _entry(context: Context, operation: Operation) -> HistoryEvent | None:
-    """What the history has of it already: killed just after that was entered, it was not told. Since then the tree may
-    have been saved, and nothing else has happened.
+    """The event of the reversal, if it is recorded already: a kill may have come between the record and the report.
+    Since then the tree may have been saved, but nothing else has happened.
     """
     since = operation.position or 0
     for event in context.catalog.events(context.workspace.id):
@@ -245,12 +244,12 @@ def _is_next(context: Context, operation: Operation) -> bool:
     return at is not None
 
 
-# A tree that was being brought to a checkpoint. What others have changed since stays as it is, and is said
+# A tree on its way to a checkpoint. Others' changes since then stay and are reported
 # (`holdfast.engine.history._restore_plan`).
 
 
 def _go_on(context: Context, operation: Operation, progress: Progress | None, *, again: bool = True) -> RestoreResult:
-    """Bring the tree from wherever it is to where the operation leads. Needs the lock."""
+    """Bring the tree from any intermediate state to the operation's target. Needs the lock."""
     target = _target(context, operation)
     kept = context.tree.clean(operation.nonce).kept
     if operation.kind == "fork":
@@ -264,8 +263,8 @@ def _go_on(context: Context, operation: Operation, progress: Progress | None, *,
             now, apart = record_state(context, "checkpoint", progress)
         else:
             now = save_rescue(context, progress)
-        # What has come to light or was made since was not there to be deleted when the restore began; on the way back
-        # nothing is deleted but what the restore may have made.
+        # Files that appeared since the restore began were not there to be deleted; a reversal deletes only files that
+        # the restore may have made.
         before = context.catalog.checkpoint(operation.rescue or operation.target)
         after, evidence = target.root, before.root
         if operation.taken_back is not None:
@@ -276,7 +275,7 @@ def _go_on(context: Context, operation: Operation, progress: Progress | None, *,
             undo_command = UNDO_COMMAND if done.written or done.deleted else None
             done = done._replace(rescue=now.id, undo_command=undo_command)
         elif operation.taken_back is not None:
-            # Half way is no state of the history, but what was there can be had again.
+            # The intermediate state is not in the history, but can be restored.
             back = f"holdfast restore {now.id[:12]}" if done.written or done.deleted else None
             done = done._replace(rescue=now.id, undo_command=back)
     return done._replace(skipped=[*kept, *done.skipped])
@@ -298,8 +297,8 @@ def _target(context: Context, operation: Operation) -> Checkpoint:
 
 
 def _root_of(context: Context, taken_back: CheckpointId, before: Checkpoint) -> Hash:
-    """What ``taken_back`` holds, to which a restore was going from ``before``; of ``before`` if nothing is left of it:
-    what the restore did is then spared as if others had done it since.
+    """The manifest of ``taken_back``, the target of a restore from ``before``. If it is gone, that of ``before``: files
+    that the restore made are then kept, as if others had made them.
     """
     try:
         return context.catalog.checkpoint(taken_back).root

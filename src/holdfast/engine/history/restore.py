@@ -1,9 +1,8 @@
-"""Bringing the tree to a checkpoint, in a way that can be taken back.
+"""Restoring the tree to a checkpoint, reversibly.
 
-A rescue checkpoint comes first (I6). The plan is the difference between that rescue and the target, so that only
-paths which the rescue holds and the target lacks are ever deleted (I5), and ignore rules that come back with the
-restore decide nothing. A record in the workspace's folder lets the next command finish or take back a restore that
-was cut short (I3).
+A rescue checkpoint comes first (I6). The plan is the difference between that rescue and the target, so it deletes only
+paths that the rescue holds and the target lacks (I5), and ignore rules that the restore brings back do not affect it. A
+record in the workspace's folder lets the next command finish or reverse an interrupted restore (I3).
 """
 
 from __future__ import annotations
@@ -65,15 +64,14 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 NOT_THERE = "the state that it goes to does not capture it, and does not say that it was deleted: "
-"""Begins why something stays that a state of another workspace lacks; what that state says of it follows."""
+"""Begins the reason why a path stays that a state of another workspace lacks; that state's own reason follows."""
 _LEFT_OUT = "it is left out there, as by an ignore rule"
 
 UNDO_COMMAND = "holdfast undo"
 REDO_COMMAND = "holdfast redo"
 
 _BUFFERED_BYTES = 64 << 20
-"""Up to this much content is read and verified before the tree is touched, and kept; more is verified in a pass of
-its own."""
+"""Content up to this size is read, verified and kept before the tree is touched; more is verified in its own pass."""
 
 _MOST_REPORTED = 100
 _MOST_NAMED = 5
@@ -90,18 +88,18 @@ def restore(
     exact: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
-    """Bring the tree, or only ``paths`` of it, to ``target``. Touches nothing that does not differ.
+    """Restore the tree, or only ``paths`` of it, to ``target``. Touches only paths that differ.
 
-    Where it leaves another state than the target, as with ``paths``, that is unsaved, among whatever comes next; with
-    ``as_state`` it is saved as what this restore did.
+    If the result differs from the target, as with ``paths``, it stays unsaved, as part of the next change; ``as_state``
+    saves it as this restore's own.
 
-    Atomic per file, durable when it returns, not atomic as a whole: cut short, it is finished or taken back by
-    `holdfast.engine.history.recovery`. Files that changed meanwhile, or that no checkpoint holds, are
-    left alone and listed in ``skipped``; unless ``exact``, what another workspace's state does not capture, or ignores,
-    is, too. Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content
-    that is needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if
-    the tree is not as ``expected`` has it, which a merge asks for: that is then saved, and nothing else has happened;
-    and (``left_alone``) if there is something to change, and no path of it could be.
+    Atomic per file, durable when it returns, not atomic as a whole: after an interruption
+    `holdfast.engine.history.recovery` finishes or reverses it. Files that changed meanwhile, or that no checkpoint
+    holds, stay and are listed in ``skipped``; unless ``exact``, so do paths that another workspace's state does not
+    capture, or ignores. Raises `NotFoundError` (no such checkpoint or path), and `IntegrityError` before any change if
+    needed content is damaged. Raises `RefusedError` while an earlier restore is unfinished; for a merge also
+    (``changed_meanwhile``) if the tree differs from ``expected``: only the checkpoint was made then; and
+    (``left_alone``) if there are changes to make and all failed.
     """
     with context.lock(), nullcontext() if dry_run else _ready(context):
         checkpoint = context.catalog.checkpoint(target)
@@ -131,7 +129,7 @@ def restore(
         if as_state and (done.written or done.deleted):
             record_result(context, operation, progress)
         if part and done.undo_command:
-            # What was not saved for want of room is no part of this: `undo` would take it for the newest change.
+            # Changes left unsaved for want of room are not part of this: `undo` would count them as the newest change.
             from shlex import quote
 
             back = " ".join(quote(os.fsdecode(path)) for path in paths)
@@ -172,20 +170,20 @@ def save_rescue(
     meanwhile: Callable[[], None] | None = None,
     touched: Callable[[], Collection[bytes]] = tuple,
 ) -> Checkpoint:
-    """Save what the tree holds now, if anything is unsaved; return the checkpoint that holds it. Needs the lock.
+    """Save the tree's unsaved changes; return the checkpoint that holds its state. Needs the lock.
 
-    A workspace whose directory is gone is made again, empty: that is then the state that was saved. ``meanwhile`` as
-    `Tree.scan` has it; ``touched`` gives the paths at and below which something is about to be changed, if not
-    anywhere: on a full disk those alone may be saved (`create_checkpoint_or_part`).
+    If the workspace's directory is gone it is made anew, empty, and that is the state that is saved. ``meanwhile`` as
+    in `Tree.scan`; ``touched`` returns the paths that will change, if not all: on a full disk only those may be saved
+    (`create_checkpoint_or_part`).
     """
     recreate_root(context)
     return create_checkpoint_or_part(context, CheckpointRequest(kind="rescue"), touched, progress, meanwhile=meanwhile)
 
 
 def _preload(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:
-    """Load what comes after the look at the tree, and read the pages that the plan will need if nothing is unsaved.
+    """Import the modules that follow the scan, and read the pages that the plan needs if there are no unsaved changes.
 
-    That takes as long as the look itself, and changes nothing: what is wrong is met again, and reported, in its turn.
+    This runs during the scan and changes nothing: an error appears again, and is reported, at its proper place.
     """
     import json  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
@@ -198,7 +196,7 @@ def _preload(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> No
 
 
 def preview(context: Context, target: Checkpoint, paths: Sequence[bytes] = ()) -> RestoreResult:
-    """What bringing the tree to ``target`` would do now. Changes nothing and stores nothing. Needs the lock."""
+    """The result of restoring the tree to ``target`` now. Changes nothing and stores nothing. Needs the lock."""
     _check_paths(context, target, paths)
     now = scan_tree(context, gone_is_empty=True)
     found = _plan_with_logs(context, now.pages, now.root, target.root, paths)
@@ -229,19 +227,18 @@ def carry_out(
     exact: bool = False,
     replaces_credentials: bool = True,
 ) -> RestoreResult:
-    """Bring the tree from the state ``now``, which it was just saved as, to ``target``, under the operation. Needs the
-    lock.
+    """Bring the tree from the just saved state ``now`` to ``target``, under the operation. Needs the lock.
 
-    An undo or a redo deletes nothing that the target's own rules ignore: it was there, uncaptured, when that was the
-    state. Unless ``exact``, nothing deletes what another workspace's state does not capture, or ignores: it was there,
-    too. A file of credentials that is not captured is saved, and replaced, only where ``replaces_credentials``: a merge
-    brings the work of others, and leaves it alone as it does an ignored file. Raises `RefusedError` (``left_alone``)
-    where no path could be changed: the workspace then stands where it stood.
+    An undo or a redo keeps files that the target's own rules ignore: they existed, uncaptured, in that state. Unless
+    ``exact``, it also keeps paths that another workspace's state does not capture, or ignores, for the same reason. An
+    uncaptured credential file is saved and replaced only with ``replaces_credentials``: a merge brings others' work,
+    and leaves it alone like an ignored file. Raises `RefusedError` (``left_alone``) if no path could be changed: the
+    workspace keeps its position.
     """
     plan, spared, logs = _plan_with_logs(context, context.store.pages, now.root, target.root, operation.paths)
     wanted = {change.path for change in plan.writes if change.before is None and is_credential(change.path)}
     if wanted and replaces_credentials and mending is None and any(map(context.tree.is_there, wanted)):
-        # What is not captured, and is going to be overwritten, is in the rescue all the same.
+        # The rescue must hold uncaptured files that will be overwritten.
         now = create_checkpoint_locked(context, CheckpointRequest(kind="rescue"), progress, also=wanted).checkpoint
         position = context.catalog.cursor(context.workspace.id).position
         tip = position if operation.redo_tip == operation.position else operation.redo_tip
@@ -277,11 +274,11 @@ def carry_out(
     notes = OperationNotes(context.folder, operation, [change.path for change in plan.writes])
     applied = context.tree.apply(plan.deletes, writes, nonce=operation.nonce, progress=progress, notes=notes)
     if mending is None and applied.skipped and not (applied.written or applied.deleted):
-        # Nothing has happened, so the history has nothing to say of it, and the workspace stands where it stood.
+        # Nothing has happened, so the history gets no event and the position stays.
         remove_operation(context.folder, operation)
         context.catalog.unpin_all(pins)
         raise _nothing_changed([*spared, *applied.skipped])
-    # (Before it was cut short it may have brought the rest there as well.)
+    # The part before the interruption may have made the other changes as well.
     brought = plan if mending is None else _plan(context.store.pages, mending.evidence, target.root, operation.paths)
     report_restored(context, (*brought.deletes, *brought.writes))
     context.renew_settings()
@@ -292,14 +289,14 @@ def carry_out(
         found = scan_tree(context)
         seen = manifest.diff(found.pages, target.root, found.root)
         if reached:
-            # Files that were ignored, and are not any more, make it another state than the target. What the rules on
-            # the disk leave out does not: it was brought back all the same.
+            # Files that are no longer ignored make the state differ from the target. Files that the rules on the disk
+            # ignore do not: they were restored as well.
             reached, settled = all(change.after is None for change in seen), not seen
         if operation.kind != "restore" or replaces_credentials:
             _warn_of_differences(seen, target, {one.path for one in applied.skipped})
     head = target.id
     if reached and not settled and operation.kind == "restore" and not replaces_credentials:
-        # What the merged rules leave out is no change to come: the next state would have it, and undo stop there.
+        # Files that the merged rules ignore must not become a change, at which undo would stop.
         from holdfast.engine.history.derived_state import create_derived_checkpoint
 
         head = create_derived_checkpoint(context, target.id, seen, target.provenance)
@@ -352,12 +349,12 @@ def _letters(writes: Sequence[Change]) -> Mapping[bytes, str]:
 
 
 def restore_result(operation: Operation, applied: ApplyResult) -> RestoreResult:
-    """What the caller is told of ``applied``."""
+    """The caller's result of ``applied``."""
     undo_command = REDO_COMMAND if operation.kind == "undo" else UNDO_COMMAND
     if not (applied.written or applied.deleted):
-        undo_command = None  # nothing has changed: it would take back what was there before
+        undo_command = None  # nothing changed, so a restore of the rescue would undo an older change
     elif applied.skipped and operation.kind in ("undo", "redo") and operation.rescue is not None:
-        # What was left alone stands in the way of walking on.
+        # Skipped paths stop further undo and redo.
         undo_command = f"holdfast restore {operation.rescue[:12]}"
     return RestoreResult(
         checkpoint=operation.target,
@@ -394,10 +391,10 @@ def _plan_with_logs(
 def _spare_uncaptured(
     context: Context, target: Checkpoint, plan: Plan, logs: frozenset[bytes]
 ) -> tuple[Plan, list[NotCaptured]]:
-    """``plan`` without deleting what ``target`` does not capture or, as a state of another workspace, has begun to
-    ignore, but for ``logs`` of databases that it brings; and what that is.
+    """``plan`` without deletions of paths that ``target`` does not capture, or has begun to ignore as a state of
+    another workspace, except ``logs`` of its databases; and these paths.
 
-    It was there, as something that no checkpoint holds: that it is not in the state does not say that it was deleted.
+    Such files existed outside any checkpoint: their absence in the state does not mean that they were deleted.
     """
     if not plan.deletes:
         return plan, []
@@ -412,7 +409,7 @@ def _spare_uncaptured(
 
 
 def _check_paths(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:
-    """Every path that was asked for must be in the target, or in the last checkpoint (then it is deleted)."""
+    """Every requested path must be in the target, or in the last checkpoint (then it is deleted)."""
     head = context.catalog.cursor(context.workspace.id).head
     roots = {target.root} if head is None else {target.root, context.catalog.checkpoint(head).root}
     for path in paths:
@@ -425,8 +422,8 @@ def _check_paths(context: Context, target: Checkpoint, paths: Sequence[bytes]) -
 
 
 def _verified_content(context: Context, writes: Sequence[Change]) -> Supply:
-    """What gives the content of every write, all of it verified before this returns: damage must show before the tree
-    is touched.
+    """A source of the content of every write, all verified before this returns: damage must show before the tree is
+    touched.
     """
     needed = [change for change in writes if not _same_content(change)]
     supply = StoredContent(context.store.reader)

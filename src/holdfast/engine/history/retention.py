@@ -1,8 +1,7 @@
-"""Which checkpoints stay: a policy over their records, and its carrying out.
+"""Retention: a policy over checkpoints' records, and its execution.
 
-Two kinds of rule. `Thinning` is what a workspace does by itself: checkpoints that were taken automatically become
-fewer as they age, all others stay. `Policy` is what a user asks for by hand, with the flags and the meaning of
-``restic forget``.
+Two kinds of rule. `Thinning` is a workspace's automatic rule: automatic checkpoints become fewer as they age, all
+others stay. `Policy` is a user's request, with the flags and the meaning of ``restic forget``.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Thinning(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """What to keep, by the flags of ``restic forget``; all else goes.
+    """The checkpoints to keep, by the flags of ``restic forget``; all others go.
 
     Of each of the last ``keep_hourly`` hours that have a checkpoint the newest stays, and so on. ``keep_within`` is
     seconds before the newest checkpoint of all. ``keep_label`` holds shell patterns (``release-*``); case matters.
@@ -70,7 +69,7 @@ class Policy(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What becomes of one checkpoint, and why."""
+    """Whether one checkpoint stays, and why."""
 
     checkpoint: Checkpoint
     keep: bool
@@ -79,7 +78,7 @@ class Decision(NamedTuple):
 
 
 def is_user_label(label: str) -> bool:
-    """True for a label that a user gave; ``auto-`` with a time, as the watcher gives them, is none."""
+    """True for a user's label; ``auto-`` with a time is the watcher's."""
     return bool(label) and not _AUTOMATIC_LABEL.match(label)
 
 
@@ -89,12 +88,11 @@ def decide(
     now: int,
     protected: Mapping[CheckpointId, str],
 ) -> list[Decision]:
-    """Decide on each of one workspace's ``checkpoints``, which come in the order of the catalog, newest first; so does
-    the answer.
+    """A decision for each of one workspace's ``checkpoints``, both in the order of the catalog, newest first.
 
-    ``now`` is in microseconds since 1970-01-01 UTC, and buckets are UTC. ``protected`` maps ids that must stay
-    whatever the policy says to the reason (the head, what a live fork stands on, …). Deciding again on what was
-    kept keeps all of it. A checkpoint from the future, as after a clock went back, counts as just made.
+    ``now`` is in microseconds since 1970-01-01 UTC, and buckets are UTC. ``protected`` maps ids that must always stay
+    to the reason (the head, a live fork's origin, …). Idempotent: a second decision keeps all that the first kept. A
+    checkpoint with a future time, as after a clock went back, counts as just made.
 
     Raises `UsageError` for a `Policy` that keeps nothing at all or has a negative number.
     """
@@ -190,7 +188,7 @@ def _by_policy(ordered: Sequence[Checkpoint], policy: Policy) -> dict[Checkpoint
 
 
 def thin_out(context: Context) -> None:
-    """Remove what the rule of the settings does not keep; nothing while the workspace's own file is not obeyed."""
+    """Remove checkpoints by the rule of the settings; none while the workspace's own settings file is ignored."""
     if context.misconfigured is None:
         release_dead_pins(context)
         remove_checkpoints(context, select_checkpoints(context, thinning_rule(context.settings))[0])
@@ -205,7 +203,7 @@ def thinning_rule(settings: Settings) -> Thinning:
 def select_checkpoints(
     context: Context, policy: Policy | Thinning
 ) -> tuple[list[Checkpoint], list[tuple[Checkpoint, Sequence[str]]]]:
-    """The checkpoints of the workspace that ``policy`` removes, and those that stay, with the reasons. Removes none."""
+    """The checkpoints of the workspace that ``policy`` removes, and the others with their reasons. Removes none."""
     protections = context.catalog.protections()
     protected = {checkpoint: str(reasons[0]) for checkpoint, reasons in protections.items() if reasons}
     checkpoints = context.catalog.checkpoints(context.workspace.id)
@@ -220,7 +218,7 @@ def select_checkpoints(
 
 
 def remove_checkpoints(context: StoreContext, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Remove ``checkpoints``, each in a transaction of its own; those that were still there."""
+    """Remove ``checkpoints``, each in a transaction of its own; returns those that still existed."""
     removed: list[Checkpoint] = []
     for checkpoint in checkpoints:
         removed += retry_with_reserve(context, partial(context.store.catalog.forget, (checkpoint.id,)))

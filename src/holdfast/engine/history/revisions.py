@@ -1,4 +1,4 @@
-"""What people call a checkpoint: ids, unique prefixes, labels, ``@``, ancestors, ranges."""
+"""Names of checkpoints for people: ids, unique prefixes, labels, ``@``, ancestors, ranges."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _MISLEADING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\
 
 
 class CheckpointNames(Protocol):
-    """What `resolve` asks about one workspace's checkpoints."""
+    """The lookups for `resolve` in one workspace's checkpoints."""
 
     def head(self) -> CheckpointId | None:
-        """The checkpoint that the tree stands on, None if there is none yet. After an undo it is not the newest."""
+        """The tree's checkpoint, None before the first. After an undo it is not the newest."""
         ...
 
     def by_prefix(self, prefix: str) -> Sequence[CheckpointId]:
@@ -39,8 +39,8 @@ class CheckpointNames(Protocol):
         ...
 
     def by_label(self, label: str) -> CheckpointId | None:
-        """The newest checkpoint that bears exactly this label, perhaps beside others; an imported one only if no other
-        does, as another user has named it.
+        """The newest checkpoint with exactly this label; an imported one only if no other has it, as another user
+        labelled it.
         """
         ...
 
@@ -49,20 +49,18 @@ class CheckpointNames(Protocol):
         ...
 
     def parent(self, checkpoint: CheckpointId) -> CheckpointId | None:
-        """The parent of a checkpoint, None if it has none."""
+        """The parent of a checkpoint; None without one."""
         ...
 
 
 def resolve(text: str, names: CheckpointNames) -> CheckpointId:
     """The checkpoint that ``text`` names.
 
-    In this order: ``@`` is the one that the tree stands on (after a restore of v1 it is v1; what lies ahead of it has
-    its id), a label is the newest checkpoint that bears it (an imported one only if no other does), 4 or more hex
-    digits are the one id that begins with them. Any of these followed by ``-`` or ``-N`` is the parent or the Nth
-    ancestor (``@-3``).
+    In this order: ``@`` is the tree's checkpoint (after a restore of v1 that is v1; later ones have their ids). A label
+    is the newest checkpoint that has it (an imported one only if no other has). 4 or more hex digits are the one id
+    with this prefix. Any of these followed by ``-`` or ``-N`` is the parent or the Nth ancestor (``@-3``).
 
-    Raises `UsageError` for a prefix that several ids share, naming them, and `NotFoundError` for what is not there,
-    naming what comes near.
+    Raises `UsageError` for an ambiguous prefix, with its ids, and `NotFoundError` with similar names.
     """
     found = _resolve_exact(text, names)
     if found is not None:
@@ -89,7 +87,7 @@ def resolve(text: str, names: CheckpointNames) -> CheckpointId:
 
 
 def split_range(text: str) -> tuple[str, str] | None:
-    """The two names of a range ``A..B``, or None if ``text`` is none; an empty side means ``@``.
+    """The two names of a range ``A..B``, or None if it is no range; an empty side means ``@``.
 
     Raises `UsageError` if there is more than one ``..`` in it.
     """
@@ -104,9 +102,8 @@ def split_range(text: str) -> tuple[str, str] | None:
 def check_label(label: str) -> str:
     """Return ``label`` if a checkpoint may bear it (the empty one means none); raise `UsageError` otherwise.
 
-    Refused: over 200 characters, control characters and marks that turn the direction of text, what is no valid
-    Unicode, white space at either end, ``..`` (a range), a first ``@`` or ``-``, and what looks like an id (4 to 24
-    hex digits).
+    Refused: over 200 characters, control characters and marks that change the direction of text, invalid Unicode, white
+    space at either end, ``..`` (a range), a first ``@`` or ``-``, and texts that look like an id (4 to 24 hex digits).
     """
     if len(label) > MAX_LABEL_CHARACTERS:
         raise UsageError(f"bad label: it has {len(label)} characters, the limit is {MAX_LABEL_CHARACTERS}")
@@ -176,7 +173,7 @@ def _suggestions(text: str, names: CheckpointNames) -> list[str]:
     return near[:_MAX_NAMED]
 
 
-# What the names of checkpoints mean in one workspace: its own labels, and the ids of its home.
+# Resolving names in one workspace: its own labels, and the ids of its home.
 
 
 def resolve_name(context: Context, name: str) -> CheckpointId:
@@ -185,7 +182,7 @@ def resolve_name(context: Context, name: str) -> CheckpointId:
 
 
 def resolve_name_for_restore(context: Context, name: str) -> CheckpointId:
-    """The same, but ``@`` is no rescue checkpoint, as long as there is another in the line that the tree stands on."""
+    """As `resolve_name`, but ``@`` skips rescue checkpoints, if the tree's line has another one."""
     return resolve(name, _RestoreNames(context))
 
 
@@ -195,7 +192,7 @@ def resolve_id(shared: StoreContext, name: str) -> CheckpointId:
 
 
 class _HomeNames:
-    """Of no workspace: ids alone, and what comes before those."""
+    """Names without a workspace: ids alone, and their ancestors."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog

@@ -1,4 +1,4 @@
-"""What the tree holds now, compared with what was saved, and what is not captured; nothing is stored for the asking."""
+"""The tree compared with its last checkpoint, and its uncaptured paths; nothing is stored."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class TreeState(NamedTuple):
     files: int
     not_captured: Sequence[NotCaptured]
     new_pages: Mapping[Hash, bytes]
-    """Those that are not stored."""
+    """Pages that are not stored."""
 
     def changes(self) -> list[Change]:
-        """How the tree differs from the last checkpoint (from nothing, if there is none)."""
+        """The changes since the last checkpoint (without one, since the empty tree)."""
         return manifest.diff(self.pages, None if self.head is None else self.head.root, self.root)
 
 
@@ -85,11 +85,11 @@ def scan_tree(context: Context, *, gone_is_empty: bool = False) -> TreeState:
 
 
 def with_hidden_files(context: Context, head: Checkpoint | None, scan: ScanResult) -> tuple[ScanResult, bool]:
-    """``scan`` with what is there and was saved in the state ``head``, whose own rules leave it out, as it was saved;
-    and whether there is anything of that.
+    """``scan`` with files added that the state ``head`` holds although its own rules ignore them, with their saved
+    entries; and whether there are any.
 
-    Such a state was made elsewhere. What was brought from it is no less part of it than the rest: an undo that did not
-    know of it would leave the files, and the rules with them.
+    Such a state comes from another workspace. These files belong to it: an undo that did not know them would leave
+    them, and the rules with them.
     """
     if head is None:
         return scan, False
@@ -104,7 +104,7 @@ def with_hidden_files(context: Context, head: Checkpoint | None, scan: ScanResul
     except (NotFoundError, StorageError):
         return scan, False
     hidden = ignored_paths(context, head.root, left) if left else set[bytes]()
-    # (A log goes with its database, whatever the rules say.)
+    # A log follows its database, whatever the rules say.
     hidden = {path for path in hidden if (database_of(path) or path) in hidden}
     if not hidden:
         return scan, False
@@ -114,7 +114,7 @@ def with_hidden_files(context: Context, head: Checkpoint | None, scan: ScanResul
 
 
 def status(context: Context, *, watching: bool) -> Status:
-    """How the tree differs from the checkpoint that it stands on. Changes nothing."""
+    """The differences between the tree and its checkpoint. Changes nothing."""
     with context.lock():
         now = scan_tree(context)
         unfinished = read_operation(context.folder)
@@ -134,7 +134,7 @@ def status(context: Context, *, watching: bool) -> Status:
         )
 
 
-# What a saved state's own rule files leave out: asked where going back changes them and files come to light.
+# The rule files in a saved state: needed when a restore changes rules and ignored files appear.
 
 _RULE_FILES = (GITIGNORE, CHECKPOINTIGNORE)
 
@@ -145,8 +145,8 @@ def changes_ignore_rules(changes: Iterable[Change]) -> bool:
 
 
 def saved_exclude(context: Context, root: Hash) -> tuple[str, ...]:
-    """The patterns of ``capture.exclude`` in the workspace's settings that the stored manifest ``root`` holds, whatever
-    else is wrong with them.
+    """The patterns of ``capture.exclude`` in the workspace's settings in the stored manifest ``root``, even if other
+    settings there are wrong.
     """
     content = SavedState(context, root).read(WORKSPACE_FILE, MAX_WORKSPACE_FILE_BYTES + 1)
     if not content or len(content) > MAX_WORKSPACE_FILE_BYTES:
@@ -164,7 +164,7 @@ def saved_exclude(context: Context, root: Hash) -> tuple[str, ...]:
 def ignored_paths(context: Context, root: Hash, paths: Iterable[bytes]) -> set[bytes]:
     """Those of ``paths`` that the rule files in the stored manifest ``root`` exclude.
 
-    Rules from outside the tree are not asked: no restore changes them.
+    Rules outside the tree do not count: no restore changes them.
     """
     rules = _SavedRules(context, root)
     return {path for path in paths if rules.excluded(path)}
@@ -203,20 +203,19 @@ class _SavedRules:
         return self._saved.read(directory + b"/" + name if directory else name, MAX_RULES_BYTES + 1)
 
 
-# What a line of work has not deleted, though its states lack it: what it only captures no more.
+# Files that a line of work has not deleted, although its later states lack them: it stopped capturing them.
 #
-# A file that a user begins to ignore is in no later state, as if it were deleted; so is one that has grown beyond
-# `capture.max_file_bytes`. It is there all the same, so that no user who brings this line of work elsewhere would
-# expect it to be deleted there.
+# A file that a user begins to ignore, or that grows beyond `capture.max_file_bytes`, is missing in later states as if
+# it were deleted. But it still exists, so a merge of this line must not delete it elsewhere.
 
 
 def only_uncaptured_paths(context: Context, state: CheckpointId, changes: Sequence[Change]) -> frozenset[bytes]:
-    """The paths that ``changes``, which lead to ``state``, seem to delete, and which were not deleted.
+    """The paths that ``changes``, which lead to ``state``, seem to delete, but that were not deleted.
 
-    The disk tells, where the directory that this is a state of is there: what is a file or a link in it still, was not
-    deleted; nor was what the state says that it does not capture, whatever it is. Once it has gone on from the state,
-    only what the state's own rules leave out is looked for. Without the directory those rules, and what the state says,
-    alone tell: what they leave out is not taken for deleted.
+    If the state's directory exists, it decides: a path that still has a file or link, or that the state lists as not
+    captured, was not deleted. If the directory has changed since the state, only paths that the state's own rules
+    ignore are checked. Without the directory, the rules and the list alone decide: paths that they name do not count as
+    deleted.
     """
     gone = [change.path for change in changes if change.after is None]
     if not gone:
@@ -232,7 +231,7 @@ def only_uncaptured_paths(context: Context, state: CheckpointId, changes: Sequen
         owner = catalog.workspace(checkpoint.workspace)
         path = last_seen_path(owner.path)
         about = os.lstat(path)
-        # (A fork that is mounted, as those of sessions may be, is another directory each time.)
+        # A mounted fork, as of a session, has another device or inode each time.
         if (about.st_dev, about.st_ino) != (owner.device, owner.inode) and not os.path.ismount(path):
             return frozenset(ignored | missed)
         if standing:
@@ -243,12 +242,11 @@ def only_uncaptured_paths(context: Context, state: CheckpointId, changes: Sequen
 
 
 def only_in_directory(there: bytes, here: bytes | None, missed: Iterable[NotCaptured]) -> list[NotCaptured]:
-    """Those of ``missed``, which no checkpoint holds, that the directory ``there`` has and ``here`` has not.
+    """Those of ``missed``, which no checkpoint holds, that exist in the directory ``there`` and not in ``here`` (None:
+    nothing to compare with).
 
-    (None: there is nothing to compare with.)
-
-    What is of the same kind, size and time in both was there when ``there`` was made of ``here``. Whatever cannot be
-    looked at is taken for something that is only there.
+    A file of the same type, size and time in both existed before ``there`` was made from ``here``. A file that cannot
+    be examined counts as existing only there.
     """
     return [
         one
@@ -277,7 +275,7 @@ def _is_only_in(there: bytes, here: bytes | None) -> bool:
 
 
 def files_on_disk(directory: bytes, paths: Sequence[bytes], *, whatever: Container[bytes] = ()) -> frozenset[bytes]:
-    """Those of ``paths`` that are files or links in ``directory``, and those in ``whatever`` that are anything there.
+    """Those of ``paths`` that are files or links in ``directory``, or of any type if they are in ``whatever``.
 
     No link is followed on the way.
 
@@ -295,7 +293,7 @@ def files_on_disk(directory: bytes, paths: Sequence[bytes], *, whatever: Contain
     return frozenset(found)
 
 
-# Of which files of credentials the user was told that they are not captured: said once, not with every status.
+# Credential files that were reported as not captured: each is reported once, not with every status.
 #
 # The file is specified in ``docs/formats/told.md``.
 
@@ -309,8 +307,8 @@ _FILE = NoteFile(
 
 
 def without_reported(folder: bytes, missed: Sequence[NotCaptured]) -> list[NotCaptured]:
-    """Those of ``missed``, which are about to be told, that were not told before; only files of credentials are told
-    once. Losing the note does no harm: they are told again.
+    """Those of ``missed`` that were not reported before; only credential files are reported once. Losing the note is
+    harmless: they are reported again.
     """
     credentials = {path for path, reason in missed if reason == CREDENTIALS}
     if not credentials:

@@ -1,1 +1,1 @@
-"""Finding, making and opening workspaces: the home, the settings, the tree, and what is so before anything is done."""
+"""Finding, making and opening workspaces: the home, the settings, the tree, and the checks before any operation."""

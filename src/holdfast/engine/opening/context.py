@@ -1,4 +1,4 @@
-"""What every use-case works with: one workspace's tree, the store, the settings, time and randomness."""
+"""The context of every use-case: one workspace's tree, the store, the settings, time and randomness."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class StoreContext(Protocol):
-    """What the use-cases work with that are about a whole home. A `Context` is one, too."""
+    """The context of use-cases about a whole home. A `Context` is one, too."""
 
     @property
     def store(self) -> Store:
@@ -49,21 +49,21 @@ class StoreContext(Protocol):
 
 
 class ReadSettings(NamedTuple):
-    """What the files say of the settings of a workspace."""
+    """The settings of a workspace as its files have them now."""
 
     settings: Settings | None
-    """None: the home's file is wrong, so that no settings are to be had."""
+    """None: the home's file is wrong, so there are no settings."""
     wrong: ConfigError | None
-    """What is wrong with a file that is not obeyed."""
+    """The error in a file that is ignored."""
     refusal: ConfigError | None
-    """What a command that saves by the settings raises for that."""
+    """The error for commands that save by the settings."""
 
 
 class Configuration(Protocol):
     """The files that the settings of a workspace come from, which may change as long as it is open."""
 
     def read_changed(self) -> ReadSettings | None:
-        """What the files say; None if they hold what they held when this was asked last, or the workspace opened."""
+        """The settings in the files; None if the files are unchanged since the last call or the opening."""
         ...
 
     def configure(self, tree: Tree, settings: Settings) -> None:
@@ -110,7 +110,7 @@ class Context:
         self._tree: Tree | None = None
         self.store = store
         self.settings = settings
-        """Those that the files said when the operation began: see `renew_settings`."""
+        """The settings when the operation began: see `renew_settings`."""
         self._configuration = configuration
         self._adjust: Callable[[Settings], Settings] | None = None
         self._refusal: ConfigError | None = None
@@ -119,30 +119,28 @@ class Context:
         self.clock = clock
         self.random = random
         self.misconfigured = misconfigured
-        """What is wrong with the workspace's own file, if it is not obeyed: then nothing is to be deleted by rules."""
+        """The error in the workspace's own file, if it is ignored: then retention rules must not delete anything."""
         self.history_index: object = None
-        """What `holdfast.engine.history.timeline.history_index` keeps here."""
+        """The cache of `holdfast.engine.history.timeline.history_index`."""
         self.undo_log: UndoService | None = None
         """The undo log, for as long as this process has reached it (`holdfast.engine.opening.undo_log.open_service`).
         """
         self.recovery_failed = False
-        """What a killed keeper left could not be rolled back, and that was said
-        (`holdfast.engine.opening.undo_log.recover_log`)."""
+        """Rolling back a killed keeper's step failed and was reported (`holdfast.engine.opening.undo_log`)."""
 
     @property
     def tree(self) -> Tree:
-        """The workspace's tree, made on first use: what a watcher answers needs none, and loads nothing for it."""
+        """The workspace's tree, made on first use: commands that a watcher answers need none and load nothing."""
         if self._tree is None:
             self._tree = self._make_tree()
         return self._tree
 
     def renew_settings(self) -> None:
-        """Take the settings, and the tree's rules, from the files as they are now, where they have changed since.
+        """Read the settings and the tree's rules again from files that have changed.
 
-        `lock` does so: every operation on the tree goes by what the files say when it begins, however long the
-        workspace has been open. It is for the caller that needs settings before. Where a file is wrong now, and in what
-        has to go on all the same, the last saved version of the workspace's file applies, as for a workspace that is
-        opened in spite of that; see `require_configured`.
+        `lock` calls it: every operation on the tree uses the files at its beginning, however long the workspace has
+        been open. A caller that needs settings earlier calls it itself. While a file is wrong, operations that must
+        work use the last saved version of the workspace's file, as a lenient opening does; see `require_configured`.
         """
         found = None if self._configuration is None else self._configuration.read_changed()
         if found is None or self._configuration is None:
@@ -163,13 +161,13 @@ class Context:
             self._configuration.configure(self._tree, self.settings)
 
     def adjust_settings(self, adjust: Callable[[Settings], Settings]) -> None:
-        """Change the settings by ``adjust``, now and whenever they are taken from the files anew."""
+        """Change the settings by ``adjust``, now and after each later reading of the files."""
         self._adjust = adjust
         self.settings = adjust(self.settings)
 
     def require_configured(self) -> None:
-        """Raise `ConfigError` if a file of settings has become wrong, unless the workspace was opened to go on in spite
-        of that: what is saved because it was asked for, or by itself, is not to be saved by other rules.
+        """Raise `ConfigError` if a settings file has become wrong since, unless the workspace was opened leniently: a
+        requested or automatic checkpoint must not use other rules.
         """
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
@@ -193,9 +191,9 @@ class Context:
         """Hold the workspace's lock: one checkpoint, restore or fork at a time. Waits ``timeout`` seconds (None: the
         settings').
 
-        Who holds it looks at the tree, or changes it, so the settings are those of now (`renew_settings`), and what a
-        killed keeper has left half done there is rolled back first (I3), and noted for the next session; unless
-        ``as_found``: the caller sees to that by reaching the undo log.
+        Its holder looks at the tree or changes it. So the settings are read again (`renew_settings`), and the
+        unfinished step of a killed keeper is rolled back first (I3) and noted for the next session. ``as_found`` skips
+        that: the caller recovers by opening the undo log.
         """
         with exclusive(
             os.path.join(self.folder, LOCK),
@@ -222,8 +220,8 @@ class Context:
                 recover_log(self, log, noted=False)
 
     def undo_seq(self) -> int | None:
-        """The largest sequence number that the undo log has given out, 0 without a log: what an event of the history is
-        to say, so that order never depends on a clock. None where it cannot be read.
+        """The largest sequence number that the undo log has given out, 0 without a log; None if it cannot be read.
+        Events record it, so that their order never depends on a clock.
         """
         logs = self._logs()
         if not logs:
@@ -238,22 +236,22 @@ class Context:
         return None if beat is None else beat.seq
 
     def _half_done(self) -> bytes | None:
-        """The directory of an undo log in which something is half done."""
+        """The directory of an undo log with an unfinished step."""
         logs = self._logs()
         if not logs:
             return None
         from holdfast.undo.journal.heartbeat import read_beat
 
-        # (One that cannot be read may hide that something is.)
+        # An unreadable heartbeat may hide an unfinished step.
         return next((log for log in logs if (beat := read_beat(log)) is None or beat.at), None)
 
     def _logs(self) -> list[bytes]:
-        """Where an undo log is. (Nearly always in one place, or none.)"""
+        """The directories of undo logs: nearly always one or none."""
         places = os.path.join(self.folder, UNDO_LOG), os.path.join(self.workspace.path, UNDO_LOG_IN_TREE)
         return [place for place in places if os.path.lexists(place)]
 
 
-# What the store keeps back for a full disk, given up for what must not fail because of one.
+# The disk reserve, given up for operations that must not fail on a full disk.
 
 T = TypeVar("T")
 
@@ -275,8 +273,8 @@ def retry_with_reserve(context: StoreContext, work: Callable[[], T]) -> T:
 
 @contextmanager
 def with_disk_reserve(context: StoreContext) -> Generator[None]:
-    """For what must not fail because of a full disk, and cannot simply be done again (a restore, an undo): if the disk
-    is full, the ballast is given up before, and what is left of its room is taken back afterwards.
+    """For operations that must not fail because of a full disk and cannot simply be repeated (a restore, an undo): on a
+    full disk the ballast file is deleted before them, and its remaining room is taken back afterwards.
     """
     gave_way = context.store.release_reserve()
     if gave_way:
@@ -288,7 +286,7 @@ def with_disk_reserve(context: StoreContext) -> Generator[None]:
             context.store.restore_reserve()
 
 
-# What a checkpoint changed against its parent, and what the parent says of that which cannot be read now.
+# A checkpoint's changes against its parent, and the parent's entries for paths that cannot be read now.
 
 
 def checkpoint_changes(context: Context, checkpoint: Checkpoint) -> list[Change]:
@@ -301,7 +299,7 @@ def checkpoint_changes(context: Context, checkpoint: Checkpoint) -> list[Change]
 
 
 class SavedState:
-    """What the stored manifest ``root`` holds: see `holdfast.files.tree.SavedManifest`."""
+    """The contents of the stored manifest ``root``: see `holdfast.files.tree.SavedManifest`."""
 
     def __init__(self, context: Context, root: Hash) -> None:
         self._store = context.store
@@ -339,17 +337,15 @@ def saved_state(context: Context, checkpoint: Checkpoint | None) -> SavedState |
     return None if checkpoint is None else SavedState(context, checkpoint.root)
 
 
-# What a command has of the watcher that runs beside it: its answers, and its holding still. Where there is none, that
-# costs one look, and nothing is imported.
+# A command's use of the running watcher: its answers, and pausing it. Without a watcher this costs one `connect`, and
+# imports nothing.
 
 _UNANSWERED = frozenset(("watcher_gone", "too_long", "workspace_gone"))
-"""Codes of errors after which a command does what it had asked the watcher for: it may know where a directory was moved
-that the watcher misses.
-"""
+"""Error codes after which a command does the work itself: it may find a moved directory that the watcher misses."""
 
 
 def connect_watcher(context: Context) -> WatchClient | None:
-    """The watcher of a workspace, for the caller to close; None if none is running, or it gives no sign of life."""
+    """The watcher of a workspace, for the caller to close; None if none runs, or it does not respond."""
     if not os.path.lexists(os.path.join(context.folder, WATCH_SOCKET)):
         return None
     from holdfast.engine.opening.watch_client import connect_answering
@@ -358,7 +354,7 @@ def connect_watcher(context: Context) -> WatchClient | None:
 
 
 def ask_watcher(context: Context, ask: Callable[[WatchClient], T]) -> T | None:
-    """What a running watcher answers; None if there is none, or the work is to be done without it after all."""
+    """A running watcher's answer; None if there is none, or the command must do the work itself."""
     watcher = connect_watcher(context)
     if watcher is None:
         return None

@@ -1,8 +1,8 @@
-"""Holdfast inside of a run: what is supervised may not write the home, so the run's launcher, outside, does it.
+"""Holdfast inside a run: supervised processes cannot write the home, so the run's launcher outside acts for them.
 
-The launcher answers on a socket in the workspace's folder, in the messages of the watcher, and nothing but
-`checkpoint`: it adds to what is kept, and changes no tree. A command that goes back, or lets go of something, has to
-do so from outside: what is recorded never has a say in the record.
+The launcher listens on a socket in the workspace's folder. It understands the watcher's messages, but only
+`checkpoint`, which adds to the history and changes no tree. Commands that go back or delete history must run outside: a
+recorded command must not change its own record.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ OVERLAID_VARIABLE = "HOLDFAST_OVERLAID"
 
 
 def refuse_overlaid(workspace: bytes, overlaid: str | None) -> None:
-    """Raise `RefusedError` if this process sees an overlay at the path of the ``workspace``: the changes there are none
-    of the workspace's, and would be saved, and undone, as such.
+    """Raise `RefusedError` if this process sees an overlay at the path of the ``workspace``: its changes are not in the
+    workspace itself, and must not be saved or undone as if they were.
     """
     if overlaid is not None and os.fsencode(overlaid) == workspace:
         raise RefusedError(
@@ -42,9 +42,9 @@ def run_socket(run: str) -> bytes:
 
 
 def current_run(context: StoreContext) -> str | None:
-    """The id of the run that this process belongs to and that keeps it from writing the home; None if there is none."""
+    """The id of the run that this process belongs to and that keeps it from writing the home; None otherwise."""
     run = os.environb.get(RUN_VARIABLE, b"")
-    # (A variable is easily inherited, or invented. A process that may write needs no launcher.)
+    # The variable may be inherited or invented. A process that can write needs no launcher.
     return os.fsdecode(run) if run.isalnum() and context.store.catalog.database.read_only else None
 
 
@@ -61,7 +61,7 @@ def refuse_hidden_home(home: bytes) -> None:
 
 
 def forbid_inside_run(context: StoreContext, what: str) -> None:
-    """Raise `RefusedError` if this process belongs to a run: ``what`` is asked for outside of it."""
+    """Raise `RefusedError` if this process belongs to a run: ``what`` must be done outside of it."""
     run = current_run(context)
     if run is not None:
         raise RefusedError(
@@ -73,9 +73,9 @@ def forbid_inside_run(context: StoreContext, what: str) -> None:
 
 
 def checkpoint_by_launcher(context: Context, request: CheckpointRequest) -> CheckpointResult | None:
-    """Have the launcher of the run that this process belongs to take a checkpoint; None if it belongs to none.
+    """Let the launcher of this process's run take a checkpoint; None outside of runs.
 
-    Raises `RefusedError` if no launcher is there to be asked: what a run has left running has no launcher any more.
+    Raises `RefusedError` without a launcher: processes that a run left behind have none any more.
     """
     run = current_run(context)
     if run is None:

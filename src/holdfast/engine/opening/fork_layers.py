@@ -77,7 +77,7 @@ def lower_path(folder: bytes) -> bytes:
 
 
 def upper_path(folder: bytes) -> bytes:
-    """What was changed."""
+    """The directory of the changes."""
     return os.path.join(overlay_path(folder), b"upper")
 
 
@@ -107,7 +107,7 @@ def merged_path(folder: bytes) -> bytes:
 
 
 def fork_layer(store: Store, folder: bytes, note: ForkNote) -> UpperLayer:
-    """What a `LocalTree` has to know of the fork."""
+    """The facts about the fork that a `LocalTree` needs."""
     from holdfast.files.scan.overlay_layer import UpperLayer
 
     return UpperLayer(upper_path(folder), note.attributes, LowerState(store, note), os.path.join(folder, LAYER))
@@ -116,7 +116,7 @@ def fork_layer(store: Store, folder: bytes, note: ForkNote) -> UpperLayer:
 def is_mounted(folder: bytes, directory: bytes) -> bool:
     """True if the fork whose workspace has this ``folder`` is mounted on ``directory``, served or not."""
     try:
-        # The root of an overlay has the inode number and the birth of that of its upper layer, and not the device.
+        # The root of an overlay has the inode number and birth time of its upper layer, but another device.
         upper, seen = os.stat(upper_path(folder)), os.lstat(directory)
         return (
             stat.S_ISDIR(seen.st_mode)
@@ -144,7 +144,7 @@ def is_served(folder: bytes) -> bool:
 
 
 def refuse_unmounted(folder: bytes, directory: bytes) -> None:
-    """Raise `RefusedError` unless the fork is mounted and served: else what lies there is not its content."""
+    """Raise `RefusedError` unless the fork is mounted and served: otherwise the directory does not show its content."""
     shown = display(directory)
     if is_mounted(folder, directory):
         if is_served(folder):
@@ -174,10 +174,10 @@ def claim_layers(folder: bytes) -> int | None:
     return fd
 
 
-# What a workspace's folder says of a fork that is mounted: of which checkpoint, and how it looks.
+# The note in a workspace's folder about a mounted fork: its checkpoint, and its mount.
 #
-# As long as the note is there, the workspace's content is that checkpoint with the changes of the upper layer, whether
-# it is mounted at the moment or not. The format is specified in ``docs/formats/mounted-fork.md``.
+# While the note exists, the workspace's content is that checkpoint with the changes of the upper layer, even while it
+# is not mounted. The format is specified in ``docs/formats/mounted-fork.md``.
 
 _FILE = NoteFile(
     name=FORK_NOTE,
@@ -189,10 +189,10 @@ _FILE = NoteFile(
 
 
 class ForkNote(NamedTuple):
-    """What a mounted fork is made of."""
+    """The parts of a mounted fork."""
 
     checkpoint: str
-    """The one that it was made from."""
+    """The checkpoint that it was made from."""
     root: str
     """The root page of its manifest, in hexadecimal digits."""
     pin: int
@@ -214,7 +214,7 @@ _KINDS = dict.fromkeys(("pin", "changed_at", "uid", "gid", "root_permissions", "
 
 
 def pin_reason(path: bytes) -> str:
-    """What the pin of the fork with the directory ``path`` says that it is for."""
+    """The reason in the pin of the fork with the directory ``path``."""
     return f"the fork {display(path)}"
 
 

@@ -33,8 +33,8 @@ def default_home(environ: Mapping[str, str]) -> bytes:
 
 
 def own_directories(home: bytes, settings: Settings) -> tuple[bytes, ...]:
-    """The real paths of what is Holdfast's own, wherever it lies (I14): the home, and the objects where they are in a
-    directory elsewhere. (An undo log in the tree comes on top: see `holdfast.engine.opening.undo_log`.)
+    """The real paths of Holdfast's own files (I14): the home, and the objects if they are in a directory elsewhere. An
+    undo log in the tree is additional: see `holdfast.engine.opening.undo_log`.
     """
     objects = local_directory(settings.store.url) if settings.store.url else None
     return tuple(os.path.realpath(path) for path in (home, objects) if path is not None)
@@ -47,7 +47,7 @@ def forks_directory(home: bytes, settings: Settings) -> bytes:
 
 
 def make_private(path: bytes) -> None:
-    """Make the directory ``path`` with mode 0700 if there is none; refuse one that belongs to another user."""
+    """Make the directory ``path`` with mode 0700 if it is missing; refuse one that belongs to another user."""
     try:
         if not os.path.isdir(path):
             _make_durably(path)
@@ -67,7 +67,7 @@ def make_private(path: bytes) -> None:
 
 
 def _make_durably(path: bytes) -> None:
-    """Make ``path`` and what is missing above it, and sync each directory that got an entry (I4)."""
+    """Make ``path`` and its missing parents, and sync each directory that got an entry (I4)."""
     parent = os.path.dirname(path)
     if not os.path.isdir(parent):
         _make_durably(parent)
@@ -89,23 +89,23 @@ INDEX = b"index"
 DIRECTORIES = b"directories"
 """The permissions of directories that were removed: docs/formats/directory-modes.md."""
 LOCK = b"lock"
-"""Held while something changes the workspace or its history."""
+"""Held by operations that change the workspace or its history."""
 ROOT_BIRTH = b"root"
 """When the root directory was born, in nanoseconds since 1970, as decimal digits and a line feed."""
 DISK = b"disk"
 """Which file system the root directory is on: docs/formats/disk.md."""
 OWN_MOUNT = b"mount"
-"""There if the root directory is a mount of its own: docs/formats/disk.md."""
+"""Exists if the root directory is a mount of its own: docs/formats/disk.md."""
 OPERATION = b"operation"
 """There while an operation changes the tree: docs/formats/operation.md."""
 RESTORE_JOURNAL = b"restore"
-"""What older versions wrote while a restore was under way: docs/formats/restore-journal.md."""
+"""Older versions wrote it during a restore: docs/formats/restore-journal.md."""
 UNDO_NOTE = b"undoing"
-"""What older versions wrote while steps were reversed: docs/formats/undo-note.md."""
+"""Older versions wrote it while they reversed steps: docs/formats/undo-note.md."""
 CREDENTIALS_REPORTED = b"told"
-"""Which files of credentials the user was told of: docs/formats/told.md."""
+"""Credential files that were reported to the user: docs/formats/told.md."""
 GIT_HEADS = b"heads"
-"""Where HEAD of a repository stood when states were saved: docs/formats/git-heads.md."""
+"""The repository's HEAD at each saved state: docs/formats/git-heads.md."""
 UNDO_LOG = b"undo"
 """The directory of the undo log: docs/formats/undo-log.md."""
 FORK_NOTE = b"fork"
@@ -115,9 +115,9 @@ FORK_LOCK = b"fork.lock"
 OVERLAY = b"overlay"
 """The directory of such a fork's layers."""
 LAYER = b"layer"
-"""What its upper layer was when the index was written: docs/formats/mounted-fork.md."""
+"""The identity of its upper layer when the index was written: docs/formats/mounted-fork.md."""
 SNAPSHOTS = b"snapshots"
-"""The directory of the snapshot providers, each with one of its own in it: docs/formats/snapshot-ledger.md."""
+"""The snapshot providers' directory, with one for each: docs/formats/snapshot-ledger.md."""
 WATCH_SOCKET = b"watch.sock"
 """Where the watcher answers."""
 WATCH_LOCK = b"watch.lock"
@@ -129,10 +129,10 @@ def workspace_folder(home: bytes, workspace: WorkspaceRow) -> bytes:
     return os.path.join(home, b"workspaces", workspace.id.encode())
 
 
-# Where a workspace is, for a command that has not opened the catalog yet: it alone knows for certain, and opening it
-# takes most of the time that a scan ahead is to use. So the home links ``places/{hash of the root's path}`` to each
-# workspace's id (docs/formats/places.md). One may be out of date: what was begun by it counts only if the catalog says
-# the same.
+# Links from workspaces' paths to their ids, for commands that have not opened the catalog. Only the catalog knows for
+# certain, and opening it takes most of the time that an early scan could use. So the home links ``places/{hash of the
+# root's path}`` to each workspace's id (docs/formats/places.md). A link may be out of date: work that was started by it
+# counts only if the catalog agrees.
 
 _WORKSPACE_LINKS = b"places"
 _ID_LETTERS = frozenset(b"0123456789abcdef")
@@ -204,8 +204,9 @@ _NEVER = (b"/proc", b"/sys", b"/dev")
 def check_root(path: bytes, *, home: bytes, user_home: bytes | None, force: bool) -> bytes:
     """Return the real path of ``path`` if it may become a workspace.
 
-    Refused unless ``force``: ``/``, the user's home directory or what holds it, and system directories. Refused
-    always: what is no directory, anything in ``/proc``, ``/sys`` or ``/dev``, and the Holdfast home or anything in it.
+    Refused unless ``force``: ``/``, the user's home directory or a parent of it, and system directories. Always
+    refused: a path that is no directory, paths in ``/proc``, ``/sys`` or ``/dev``, and the Holdfast home with
+    everything in it.
     """
     real = os.path.realpath(path)
     if not os.path.isdir(real):

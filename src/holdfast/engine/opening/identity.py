@@ -1,4 +1,4 @@
-"""How a root is known again that was moved, mounted over or taken away, and what is refused then."""
+"""Recognising a root that was moved, mounted over or removed, and refusing a wrong directory in its place."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 
-# Whether the file system that a workspace was on is there: a device number alone is soon another's.
+# Whether a workspace's file system is present: a device number alone is reused soon.
 #
-# Disks that are plugged in later get the numbers of those that are gone, and overlays, tmpfs and btrfs take theirs from
-# a common pool. The identity that is noted beside it is the UUID of the file system, its ``f_fsid``, and the moment of
-# birth of its topmost directory that can be seen. Sources: statvfs(3), statx(2), ioctl FS_IOC_GETFSUUID (Linux 6.9).
+# New disks get the numbers of removed ones, and overlays, tmpfs and btrfs take theirs from a common pool. So this
+# identity is recorded as well: the UUID of the file system, its ``f_fsid``, and the birth time of its topmost visible
+# directory. Sources: statvfs(3), statx(2), ioctl FS_IOC_GETFSUUID (Linux 6.9).
 
 _GETFSUUID = 0x80111500
 _MAX_BYTES = 128
@@ -38,7 +38,7 @@ _UNKNOWN = "-"
 
 
 class Disk(NamedTuple):
-    """What tells one file system from another, as text; ``-`` for what this system or file system does not tell."""
+    """Identifies a file system, as text; ``-`` for values that this system or file system does not provide."""
 
     uuid: str
     fsid: str
@@ -47,8 +47,8 @@ class Disk(NamedTuple):
 
 
 def remember_disk(folder: bytes, root: bytes) -> None:
-    """Note in the workspace's ``folder`` which file system the directory ``root`` is on. Best effort: where nothing is
-    noted the file system is taken not to be there.
+    """Record in the workspace's ``folder`` the file system of the directory ``root``. Best effort: without a record the
+    file system counts as absent.
     """
     try:
         text = " ".join(_disk_at(root)) + "\n"
@@ -62,7 +62,7 @@ def remember_disk(folder: bytes, root: bytes) -> None:
 
 
 def is_disk_remembered(folder: bytes) -> bool:
-    """True if something is noted in the workspace's ``folder``."""
+    """True if the workspace's ``folder`` has such a record."""
     return os.path.lexists(os.path.join(folder, DISK))
 
 
@@ -107,15 +107,15 @@ def _uuid(directory: bytes) -> str:
     return uuid.hex() if any(uuid) else _UNKNOWN
 
 
-# Whether a workspace is a mount of its own, a disk or a container's volume: then whatever is mounted there is it.
+# Whether a workspace is a mount of its own, a disk or a container's volume: then anything mounted there is it.
 #
-# It is noted where a user says what the workspace is, and not by a visit: one that comes before the disk is mounted,
-# as after a restart, must not make a stranger of that disk.
+# Only commands with which a user names the workspace record it. Other visits do not: one before the disk is mounted, as
+# after a restart, would make the disk a foreign one.
 
 
 def remember_own_mount(folder: bytes, root: bytes) -> None:
-    """Note in the workspace's ``folder`` whether something is mounted right at the real path ``root``. Best effort:
-    where nothing is noted the workspace is taken for a directory of the file system around it.
+    """Record in the workspace's ``folder`` whether the real path ``root`` is a mount point. Best effort: without a
+    record the workspace counts as a directory of the surrounding file system.
     """
     from holdfast.files.directories.removal_obstacles import mounted_at
 
@@ -128,12 +128,12 @@ def remember_own_mount(folder: bytes, root: bytes) -> None:
 
 
 def is_own_mount_remembered(folder: bytes) -> bool:
-    """True if the workspace with this ``folder`` was noted to be a mount of its own."""
+    """True if the workspace with this ``folder`` was recorded as a mount of its own."""
     return os.path.lexists(os.path.join(folder, OWN_MOUNT))
 
 
 def is_overlaid(folder: bytes, root: bytes) -> bool:
-    """True if an overlay is mounted right at the real path ``root``, over a workspace that is no mount of its own."""
+    """True if an overlay is mounted exactly at the real path ``root``, over a workspace that is no mount of its own."""
     from holdfast.bridge.mount.overlayfs import FILE_SYSTEM
     from holdfast.files.directories.removal_obstacles import type_mounted_at
 
@@ -150,11 +150,11 @@ def recognise_workspace(
     *,
     check: Callable[[WorkspaceRow], None] | None = None,
 ) -> WorkspaceRow | None:
-    """The workspace at exactly ``root``, its record brought up to date if the directory was moved or made again.
+    """The workspace at exactly ``root``, its record updated if the directory was moved or made again.
 
-    ``folder_of`` gives a workspace's folder in the home. Raises `EscapeError`, and notes nothing, if a part of ``root``
-    is a link: what that leads to is not what was there. ``check`` is called with a workspace at whose path there is
-    another directory than was noted, before this one is; what it raises leaves the note as it is.
+    ``folder_of`` gives a workspace's folder in the home. Raises `EscapeError` and records nothing if a component of
+    ``root`` is a link, which leads to another directory. ``check`` is called with a workspace whose path has another
+    directory than recorded, before that is recorded; its errors leave the record unchanged.
     """
     try:
         about = _look_at(root)
@@ -197,14 +197,14 @@ def recognise_workspace(
 
 
 def is_unchanged(folder: bytes, workspace: WorkspaceRow) -> bool:
-    """True if the directory that the record names is there, and still the one that it means, as far as can be told;
-    ``folder`` is the workspace's own in the home. Notes nothing.
+    """True if the recorded directory exists and still seems to be the same; ``folder`` is the workspace's own in the
+    home. Records nothing.
     """
     return _is_same_directory(workspace) and could_be(folder, workspace.path)
 
 
 def _is_same_directory(workspace: WorkspaceRow) -> bool:
-    """True if the directory that the record names is still the one that it means."""
+    """True if the path still has the directory that the record means."""
     if workspace.path != last_seen_path(workspace.path):
         return False
     try:
@@ -215,7 +215,7 @@ def _is_same_directory(workspace: WorkspaceRow) -> bool:
 
 
 def _look_at(root: bytes) -> os.stat_result:
-    """What is at the real path ``root``, a directory. Raises `EscapeError` if a part of it is a link, and `OSError`."""
+    """`stat` of the directory at the real path ``root``. Raises `EscapeError` for a link in the path, and `OSError`."""
     from holdfast.files.write.rooted_access import open_root
 
     fd = open_root(root, readable=False)
@@ -249,18 +249,18 @@ def _remember_birth(folder: bytes, root: bytes) -> None:
 
 
 def could_be(folder: bytes, root: bytes) -> bool:
-    """False if the directory ``root`` is surely not the one that was noted, though its inode number is the same.
+    """False if the directory ``root`` is surely not the recorded one, in spite of the same inode number.
 
-    True where nothing was noted or the file system does not keep such times: then the number alone must do.
+    True without a recorded birth time or a file system that keeps them: then the number alone decides.
     """
     noted = _noted_birth(folder)
     return noted is None or _birth_time(root) in (None, noted)
 
 
 def is_copied(folder: bytes, workspace: WorkspaceRow) -> bool:
-    """Whether even the directory above the root, which was there first, is younger than the root that was noted, and
-    than the workspace: all of it was copied, or brought back from a backup, as it is with a home. (The root alone does
-    not tell: a snapshot of btrfs is born with its source.)
+    """Whether even the parent directory, which was made before the root, is younger than the recorded root and the
+    workspace: then all of it was copied or restored from a backup, as with a whole home. The root alone does not show
+    it: a snapshot of btrfs has the birth time of its source.
     """
     noted, above = _noted_birth(folder), _birth_time(os.path.dirname(workspace.path))
     return noted is not None and above is not None and above > max(noted, workspace.created_at * 1000)
@@ -282,20 +282,20 @@ def _birth_time(path: bytes) -> int | None:
         return None
 
 
-# What is never taken for a workspace's own directory: what comes in the place of one that Holdfast itself has made for
-# a fork, what is mounted over any, and the empty mount point of one that is not mounted.
+# Directories that never count as a workspace's own: another one in the place of a fork's that Holdfast made, one that
+# is mounted over any workspace, and the empty mount point of an unmounted one.
 
 
 def check_fork_directory(
     catalog: Catalog, folder: bytes, workspace: WorkspaceRow, *, by_mount: bool, anew: bool
 ) -> None:
-    """Raise `RefusedError` (``mounted_over``, ``not_ours``) if the workspace is a fork of a session, and what is at its
-    path is not what was made for that. Any other workspace may be made again at its path by its user; what
-    `refuse_other_mount` refuses is the workspace ``anew`` only.
+    """Raise `RefusedError` (``mounted_over``, ``not_ours``) if the workspace is a fork of a session, and its path does
+    not have the directory that was made for it. Users may make any other workspace's directory anew at its path;
+    ``anew`` accepts even one that `refuse_other_mount` refuses.
 
-    An empty directory is let through, which the session fills when it is opened, and one in a home that was copied
-    as a whole; and so is what a promotion that was killed as it swapped has put there: that has its own proof of what
-    it is. Of a fork ``by_mount`` nothing is in the directory itself: that may be any, with nothing else mounted over.
+    Three others are accepted: an empty directory, which the session fills when it is opened; one in a home that was
+    copied as a whole; and one that a killed promotion swapped in, which is verified elsewhere. A fork ``by_mount`` has
+    no files in its directory: that may be any, with no other mount over it.
     """
     from holdfast.files.directories.removal_obstacles import mounted_at
     from holdfast.store.catalog.promotion_rows import PromotionRows
@@ -309,7 +309,7 @@ def check_fork_directory(
     path = workspace.path
     if by_mount and not mounted_at(path):
         return
-    # (Numbers of devices are others after a restart, and those of inodes may be in an overlay.)
+    # Device numbers change with a restart, and inode numbers of an overlay may.
     may_differ = os.path.basename(path) == MERGED and os.path.ismount(path)
     if (may_differ or os.lstat(path).st_ino == workspace.inode) and could_be(folder, path):
         return
@@ -320,10 +320,10 @@ def check_fork_directory(
 
 
 def refuse_other_mount(folder: bytes, workspace: WorkspaceRow) -> None:
-    """Raise `RefusedError` (``mounted_over``) if another directory is mounted over that of a workspace: this was one of
-    the file system around it. What is a mount of its own (see `own_mount`), a disk or a volume, may be another one each
-    time; its mount point, with nothing mounted there and nothing in it, is not the workspace (``not_mounted``). An
-    overlay shows what is below it. Looks further only where the directory is another one.
+    """Raise `RefusedError` (``mounted_over``) if another directory is mounted over a workspace's own, which belongs to
+    the surrounding file system. A workspace that is a mount of its own (see `own_mount`), a disk or a volume, may have
+    another one each time; its empty mount point without a mount is not the workspace (``not_mounted``). An overlay
+    shows the files below it. Checks further only if the directory is another one.
     """
     path = workspace.path
     try:
@@ -332,7 +332,7 @@ def refuse_other_mount(folder: bytes, workspace: WorkspaceRow) -> None:
         return
     if (about.st_dev, about.st_ino) == (workspace.device, workspace.inode):
         return
-    # (Numbers of devices are others after a restart.)
+    # Device numbers change with a restart.
     if about.st_ino == workspace.inode and could_be(folder, path):
         return
     import shlex
@@ -372,7 +372,7 @@ def _is_empty(path: bytes) -> bool:
 
 
 def refuse_replaced_fork(path: bytes, fork: str) -> None:
-    """Raise `RefusedError`: something else is at ``path`` than the directory that was made for a fork."""
+    """Raise `RefusedError`: ``path`` has another file than the directory that was made for a fork."""
     import shlex
 
     from holdfast.files.directories.removal_obstacles import mounted_at

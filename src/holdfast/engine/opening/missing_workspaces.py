@@ -23,10 +23,10 @@ NEARBY = 2000
 
 
 def is_missing(workspace: WorkspaceRow, folder: bytes) -> bool:
-    """True if the directory is not where it was seen last, though the file system that it was on is surely there.
+    """True if the directory is not where it was seen last, while its file system is surely present.
 
-    ``folder`` is the workspace's own in the home, which tells of that. One that another workspace has taken the place
-    of (see `catalog_records.aside`) is missing from there, too.
+    ``folder`` is the workspace's own in the home, with the record of the file system. A workspace whose place another
+    one has taken (see `catalog_records.aside`) is missing, too.
     """
     path = last_seen_path(workspace.path)
     if is_served(folder):
@@ -43,11 +43,11 @@ def find_moved(
     *,
     most: int | None = None,
 ) -> Mapping[str, bytes]:
-    """Where those of the ``missing`` workspaces are that were moved within their file system, by id.
+    """New paths of those ``missing`` workspaces that were moved within their file system, by id.
 
-    Looked for by inode number and time of birth, from where each was seen last outwards, through no link and into no
-    other file system, and given up after ``most`` entries (`MOST_LOOKED_AT` of them): a directory that is hidden far
-    away is not found.
+    The search goes by inode number and birth time, from the last path outwards, without following links or leaving the
+    file system. It ends after ``most`` entries (`MOST_LOOKED_AT` of them), so a directory that was moved far away is
+    not found.
     """
     left = MOST_LOOKED_AT if most is None else most
     wanted: dict[tuple[int, int], list[WorkspaceRow]] = {}

@@ -88,18 +88,18 @@ _OTHER_VARIABLES = frozenset(
         *("HOLDFAST_HELD_UNTIL", "HOLDFAST_HELD_MESSAGE"),
     )
 )
-"""Those that are no settings."""
+"""Variables that are no settings."""
 
 
 class SettingsFiles(NamedTuple):
-    """What the files hold that settings are read from; None for one that is not there."""
+    """The contents of the settings files; None for a missing one."""
 
     workspace: bytes | None
     home: bytes | None
 
 
 def read_settings_files(root: bytes | None, home: bytes) -> SettingsFiles:
-    """What the files hold now. Raises `ConfigError` for one that cannot be read."""
+    """The present contents of the files. Raises `ConfigError` for one that cannot be read."""
     return SettingsFiles(
         None if root is None else _read(root + b"/" + WORKSPACE_FILE, foreign=True),
         _read(home + b"/" + HOME_FILE, foreign=False),
@@ -116,10 +116,9 @@ def load_settings(
 ) -> Settings:
     """The settings in force for the workspace at ``root``, or (None) for the home alone.
 
-    ``files`` is what the files are taken to hold (None: what they do). ``flags`` are values by
-    ``section.key``. The environment says ``HOLDFAST_SECTION_KEY``. A file or a directory that
-    is not there says nothing. The workspace's file is not trusted: no link is followed to it, and there are keys that
-    it may not set. Raises `ConfigError` that names the place, the key and the reason.
+    ``files`` replaces the files' present contents. ``flags`` are values by ``section.key``. The environment has
+    ``HOLDFAST_SECTION_KEY``. Missing files and directories are skipped. The workspace's file is not trusted: it may not
+    be a link, and some keys are forbidden in it. Raises `ConfigError` with the place, the key and the reason.
     """
     places: list[tuple[str, Mapping[str, object], bool]] = [
         ("the command line", _from_flags(flags), False),
@@ -145,8 +144,8 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, dict[str, object]]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
-    """The variables that name a section and a key. Raises `ConfigError` for one that names no section, unless it is one
-    of `_OTHER_VARIABLES`.
+    """Settings from variables that name a section and a key. Raises `ConfigError` for an unknown section, except for
+    `_OTHER_VARIABLES`.
     """
     values: dict[str, dict[str, object]] = {}
     for variable, text in environ.items():
@@ -190,7 +189,7 @@ def _parsed(path: bytes, data: bytes | None, *, foreign: bool) -> list[tuple[str
 
 
 def _read(path: bytes, *, foreign: bool) -> bytes | None:
-    """What is in the file ``path``, or None if there is none. A foreign one may not be a link. Never blocks."""
+    """The content of the file ``path``, or None if it is missing. A foreign one may not be a link. Never blocks."""
     origin = display(path)
     links, limit = (os.O_NOFOLLOW, MAX_WORKSPACE_FILE_BYTES) if foreign else (0, MAX_HOME_FILE_BYTES)
     try:
@@ -235,8 +234,8 @@ class Opener:
         freeing: bool = False,
         nearby: bool = False,
     ) -> None:
-        """``nearby``: a workspace that is not where it was is looked for some milliseconds long, and not some seconds:
-        a person waits, and another command looks further.
+        """``nearby``: search a missing workspace for milliseconds instead of seconds, for commands on which a person
+        waits; other commands search further.
         """
         self._environ = os.environ if environ is None else environ
         self.home = os.path.abspath(home) if home is not None else default_home(self._environ)
@@ -288,9 +287,10 @@ class Opener:
             return ReadSettings(settings, wrong, ConfigError(error.message, hint=error.hint or hint))
 
     def _as_saved(self, workspace: WorkspaceRow) -> tuple[Settings, bool]:
-        """The settings with the workspace's file as it was saved, and True; without it, if none was that is right.
+        """The settings with the last correct saved version of the workspace's file, and True; without it, if none is
+        correct.
 
-        What the file excludes must not be captured, and then deleted by a restore, for a mistake elsewhere in it.
+        Otherwise one mistake in the file would capture the files that it excludes, and a restore could delete them.
         """
         from holdfast.store.manifests import manifest
 
@@ -320,7 +320,7 @@ class Opener:
         return self.settings(None), False
 
     def store(self) -> Store:
-        """The store of the home, opened on first use (and made, mode 0700, if there is none)."""
+        """The store of the home, opened on first use (and made, mode 0700, if it is missing)."""
         if self._store is None:
             refuse_hidden_home(self.home)
             make_private(self.home)
@@ -347,11 +347,11 @@ class Opener:
             self._store = None
 
     def init(self, path: bytes, *, force: bool = False, source: CheckpointId | None = None) -> tuple[Context, bool]:
-        """Begin to remember the directory ``path``; returns its context and whether it is new. Idempotent.
+        """Make the directory ``path`` a workspace; returns its context and whether it is new. Idempotent.
 
-        Raises `RefusedError` for a root that is hardly meant (see `check_root`), that is mounted over a workspace
-        (``mounted_over``), or is the mount point of one that is not mounted (``not_mounted``). With ``force`` all are
-        meant, and what is there now is what the workspace is from now on.
+        Raises `RefusedError` for an unusual root (see `check_root`), one that is mounted over a workspace
+        (``mounted_over``), and the mount point of an unmounted one (``not_mounted``). ``force`` accepts all of them:
+        the present directory is the workspace from now on.
         """
         root = check_root(path, home=self.home, user_home=_bytes(self._environ.get("HOME")), force=force)
         store = self.store()
@@ -376,7 +376,7 @@ class Opener:
         return context, True
 
     def open_or_init(self, path: bytes) -> tuple[Context, bool]:
-        """`open`; if there is none, `init` of ``path``, which is told; whether it is new. Raises what both raise."""
+        """`open`; else `init` of ``path``, which is logged. The bool tells whether it is new. Raises as both do."""
         try:
             return self.open(path), False
         except NotFoundError as error:
@@ -392,8 +392,8 @@ class Opener:
     def open(self, path: bytes) -> Context:
         """Open the workspace at ``path`` or at the nearest directory above it; raises `NotFoundError` if there is none.
 
-        A workspace whose directory was moved is recognised by its device and inode; one whose directory was deleted is
-        found by the path that it had.
+        A moved directory is recognised by device and inode; a workspace without its directory is found by its former
+        path.
         """
         start: bytes = os.path.realpath(path)
         if os.path.isdir(self.home):
@@ -416,10 +416,10 @@ class Opener:
         )
 
     def open_known(self, name: WorkspaceId) -> Context:
-        """Open the workspace of an id, whether its directory is there or not; raises `NotFoundError` if there is none,
-        or another workspace is where it was.
+        """Open a workspace by its id, even without its directory; raises `NotFoundError` if there is none, or another
+        workspace has its place.
 
-        One that was moved is looked for, and one that was let go of holds on to its checkpoints again.
+        A moved directory is searched. If the workspace had released its checkpoints, it holds them again.
         """
         catalog = self.store().catalog
         record = catalog.workspace(name)
@@ -442,8 +442,8 @@ class Opener:
         return self._context(known)
 
     def open_as_noted(self, name: WorkspaceId) -> Context:
-        """Open the workspace of an id if its directory is where it was, and the one that it was, when it was opened
-        last: nothing is looked for, mounted, or noted anew. Raises `RefusedError` (``not_as_noted``, ``not_mounted``).
+        """Open a workspace by its id if its path still has the recorded directory. Nothing is searched, mounted, or
+        recorded. Raises `RefusedError` (``not_as_noted``, ``not_mounted``).
         """
         record = self.store().catalog.workspace(name)
         self._refuse_unmounted(record)
@@ -456,17 +456,17 @@ class Opener:
         return self._context(record)
 
     def context_of(self, name: WorkspaceId) -> Context:
-        """The workspace of an id for what concerns its folder alone, wherever its directory is. No file in that is
-        read. Raises `NotFoundError`.
+        """The workspace of an id for work on its folder in the home, wherever its directory is. Reads no file in the
+        directory. Raises `NotFoundError`.
         """
         return self._context(self.store().catalog.workspace(name), (self.settings(None), None))
 
     def register(self, path: bytes, source: CheckpointId, *, within: bytes) -> Context:
-        """Begin to remember ``path``, a directory that Holdfast itself has made, as a fork of ``source``; one that is a
-        workspace already is opened.
+        """Make ``path``, a directory that Holdfast has created, a workspace as a fork of ``source``; an existing
+        workspace is opened.
 
-        It may lie in the home. Raises `RefusedError` where a link leads from it to another one, which is not ours to
-        write to (I7): only the way to ``within``, a directory that others may have put where they like, may be one.
+        It may lie in the home. Raises `RefusedError` for a link in the path, which would lead to a foreign directory
+        (I7); only components up to ``within``, whose place its owner chooses, may be links.
         """
         root = os.path.realpath(path)
         made = os.path.join(os.path.realpath(within), os.path.relpath(path, within)) if under(path, within) else path
@@ -486,7 +486,7 @@ class Opener:
         return context
 
     def open_home(self) -> HomeContext:
-        """Open the home without any of its workspaces; raises `NotFoundError` if nothing was ever kept there."""
+        """Open the home without any of its workspaces; raises `NotFoundError` if it does not exist yet."""
         if not os.path.isdir(self.home):
             raise NotFoundError(
                 f"{display(self.home)} holds no data",
@@ -496,10 +496,10 @@ class Opener:
         return HomeContext(self.store(), self.settings(None), self.home)
 
     def make_fork(self, path: bytes, source: CheckpointId, beside: WorkspaceRow) -> Context:
-        """Make the directory ``path`` and begin to remember it as a fork of ``source``, a checkpoint of ``beside``.
+        """Make the directory ``path`` a workspace, as a fork of ``source``, a checkpoint of ``beside``.
 
-        A directory in which a fork of the same checkpoint was cut short is opened instead. Raises `RefusedError` if
-        there is anything else in it, or if it lies in the workspace ``beside``, which would capture it.
+        A directory in which a fork of the same checkpoint was cut short is opened instead. Raises `RefusedError` if it
+        has other contents, or if it lies in the workspace ``beside``, which would capture it.
         """
         root = os.path.realpath(path)
         if root == beside.path or root.startswith(beside.path.rstrip(b"/") + b"/"):
@@ -535,7 +535,7 @@ class Opener:
         return self.init(root, source=source)[0]
 
     def open_fork(self, path: bytes) -> Context:
-        """Open the fork by mount that has the directory ``path``, whether it is mounted or not.
+        """Open the mounted fork with the directory ``path``, even while it is not mounted.
 
         Raises `NotFoundError` if there is none.
         """
@@ -543,7 +543,7 @@ class Opener:
         known = self._known(real) if os.path.isdir(self.home) else None
         if known is None or not self._is_by_mount(known):
             raise NotFoundError(f"{display(real)} is no fork by mount", code="no_fork")
-        # (Its own file of settings is of no account here, and cannot be read where no process serves it any more.)
+        # Its own settings file does not matter here, and cannot be read while no process serves the mount.
         return self._context(known, (self.settings(None), None))
 
     def _new(self, root: bytes, source: CheckpointId | None) -> WorkspaceRow:
@@ -580,8 +580,8 @@ class Opener:
         return self.store().catalog.cursor(forked.id).head is None if operation is None else operation.kind == "fork"
 
     def _make_root(self, root: bytes, beside: WorkspaceRow) -> None:
-        """Make a fork's directory, with the owner and the permissions of the workspace that it comes from, if that is
-        there: what is private stays so.
+        """Make a fork's directory with the owner and permissions of its source workspace, so that private files stay
+        private.
         """
         try:
             from holdfast.files.write.ownership import make_directories
@@ -610,7 +610,7 @@ class Opener:
             from holdfast.engine.opening.fork_layers import is_mounted
 
             if is_mounted(self._folder(found), root):
-                return found  # what it is known by is the directory that is mounted upon
+                return found  # its record is of the directory under the mount
         return identity.recognise_workspace(catalog, self._folder, root, check=partial(self._check_made, anew=anew))
 
     def _check_made(self, workspace: WorkspaceRow, *, anew: bool) -> None:
@@ -659,9 +659,7 @@ class Opener:
         return self.tree_at(workspace.path, folder, settings, layer=layer)
 
     def tree_at(self, path: bytes, folder: bytes, settings: Settings, *, layer: UpperLayer | None = None) -> LocalTree:
-        """The tree in the directory ``path``, whatever that is, by the rules of ``settings``; its index is in
-        ``folder``.
-        """
+        """The tree in the directory ``path`` of any kind, by the rules of ``settings``; its index is in ``folder``."""
         from holdfast.files.git.configuration import GitUser
         from holdfast.files.local_tree import LocalTree
 
@@ -677,9 +675,9 @@ class Opener:
         )
 
     def never_captured(self, path: bytes, settings: Settings) -> list[bytes]:
-        """The directories that are ours, none of which a tree in ``path`` captures."""
+        """Holdfast's own directories, which no tree in ``path`` captures."""
         own = (*own_directories(self.home, settings), os.path.realpath(forks_directory(self.home, settings)))
-        # (What a snapshot provider has made may lie in the home, which must not take all of it away.)
+        # A snapshot provider's tree may lie in the home; excluding the home would exclude all of it.
         return [one for one in own if not under(path, one)]
 
 
@@ -690,7 +688,7 @@ _TICK = 2_000_000_000
 class _Configuration:
     """The files of one workspace; see `holdfast.engine.opening.context.Configuration`.
 
-    What they hold is compared unless `stat` says that they are what they were: that costs every operation little.
+    Their contents are compared only after `stat` shows a change, so the check is cheap for every operation.
     """
 
     def __init__(self, opener: Opener, workspace: WorkspaceRow) -> None:
@@ -698,11 +696,11 @@ class _Configuration:
         self._workspace = workspace
         self._known: SettingsFiles | None = None
         self._seen: tuple[tuple[int, ...], ...] | None = None
-        """What `stat` said before they were read; None if it may say the same of what is written after that."""
+        """The `stat` results before they were read; None if a later write could leave them the same."""
 
     def read_first(self) -> tuple[Settings, ConfigError | None]:
-        """The settings for opening the workspace, and what is wrong with its file if it is opened in spite of that.
-        Raises `ConfigError`.
+        """The settings for opening the workspace, and the error in its file if it is opened leniently. Raises
+        `ConfigError`.
         """
         found = self._read(self._held())
         if found.settings is None or found.refusal is not None:
@@ -721,14 +719,14 @@ class _Configuration:
         """See `Configuration.configure`."""
         from holdfast.files.local_tree import LocalTree
 
-        assert isinstance(tree, LocalTree)  # (an opener makes no others)
+        assert isinstance(tree, LocalTree)  # an opener makes no others
         never = self._opener.never_captured(self._workspace.path, settings)
         tree.configure(capture=settings.capture, files=settings.files, never=never)
 
     def _held(self) -> SettingsFiles | None:
-        """What the files hold; None if one cannot be read."""
+        """The contents of the files; None if one cannot be read."""
         seen, now = self._look(), time.time_ns()
-        # (A file that was changed just now may be changed once more within the same tick of its clock.)
+        # A file that was changed just now may change again within the same clock tick.
         self._seen = None if any(about and max(about[-2:]) + _TICK > now for about in seen) else seen
         try:
             return read_settings_files(self._workspace.path, self._opener.home)
@@ -737,7 +735,7 @@ class _Configuration:
             return None
 
     def _look(self) -> tuple[tuple[int, ...], ...]:
-        """What `stat` says of the files; nothing of one that is not there, or cannot be asked about."""
+        """The `stat` results of the files; empty for one that is missing or inaccessible."""
         found: list[tuple[int, ...]] = []
         for directory, name in ((self._workspace.path, WORKSPACE_FILE), (self._opener.home, HOME_FILE)):
             try:

@@ -1,5 +1,5 @@
-"""The record that an operation leaves before it changes the tree, so that a kill is noticed (I3): one file, one format
-(``docs/formats/operation.md``), whatever the command.
+"""The record that an operation writes before it changes the tree, so that a kill is noticed (I3): one file and one
+format for all commands (``docs/formats/operation.md``).
 
 Two notes of older versions are read as well, and never written: ``docs/formats/restore-journal.md`` and
 ``docs/formats/undo-note.md``.
@@ -61,38 +61,36 @@ _NOT_IN_A_JOURNAL = {
     "steps": (),
     "acted": 0,
 }
-"""What a restore journal need not say, and what it has no field for."""
+"""Defaults for fields that a restore journal may omit or does not have."""
 
 
 class Operation(NamedTuple):
-    """What changes a tree: what was there before, what is meant, and how far it is.
+    """A change of a tree in progress: the state before, the target, and its progress.
 
-    It brings the tree to ``target`` by what checkpoints hold, or (``steps``) has the undo log reverse steps.
+    It brings the tree to ``target`` by checkpoints, or (``steps``) lets the undo log reverse steps.
     """
 
     kind: OperationKind
     target: CheckpointId
-    """Empty where steps are reversed: what they leave is known in the end."""
+    """Empty for steps: their result is known only at the end."""
     rescue: CheckpointId | None = None
     """The checkpoint that holds the tree as it was; None for a fork, whose directory was empty."""
     position: int | None = None
     """The event that the tree's state was before, for `undo` to go back to."""
     state: int | None = None
-    """For undo and redo: the event whose state the tree is being brought to. None where steps are undone, or are
-    brought forward onto whatever is there.
-    """
+    """For undo and redo: the event whose state is the target. None for undone steps, and redo onto a changed tree."""
     paths: tuple[bytes, ...] = ()
-    """What it is limited to; empty for the whole tree."""
+    """Only these paths; empty for the whole tree."""
     nonce: str = ""
     """Part of the names of the temporary files."""
     at: int = 0
     """Microseconds since 1970-01-01 UTC."""
     redo_tip: int | None = None
-    """The event that `redo` led to: what is saved when this is finished or taken back must not hide it."""
+    """The event that `redo` led to: the checkpoint at this operation's end must not hide it."""
     taken_back: CheckpointId | None = None
-    """The target of the operation that this takes back: only what that may have made is deleted."""
+    """The target of the operation that this one reverses: only files that it may have made are deleted."""
     in_place: tuple[bytes, ...] = ()
-    """What cannot be replaced as a whole and may be half written: mount points."""
+    """Paths that cannot be replaced as a whole and may be half written: mount points."""
     opened: tuple[tuple[bytes, int], ...] = ()
     """The directories that are open for now, with the permissions that they get back."""
     undo_seq: int | None = None
@@ -114,7 +112,7 @@ def new_operation(
     steps: Sequence[int] = (),
     acted: int = 0,
 ) -> Operation:
-    """An operation that begins now, from where the workspace stands in its history. Nothing is written."""
+    """An operation that begins now, at the workspace's present position in its history. Writes nothing."""
     cursor = context.catalog.cursor(context.workspace.id)
     return Operation(
         kind,
@@ -133,7 +131,7 @@ def new_operation(
 
 
 class OperationNotes:
-    """What `Tree.apply` notes (see `holdfast.files.tree.ApplyNotes`), in the record of the operation."""
+    """The notes of `Tree.apply` (see `holdfast.files.tree.ApplyNotes`), kept in the record of the operation."""
 
     def __init__(self, folder: bytes, operation: Operation, paths: Sequence[bytes]) -> None:
         """``operation`` is the one whose record is in place, ``paths`` as `ApplyNotes.paths`."""
@@ -173,7 +171,7 @@ def write_operation(folder: bytes, operation: Operation) -> None:
 
 
 def read_operation(folder: bytes) -> Operation | None:
-    """The operation that is under way, or was cut short; None if there is none.
+    """The operation that is in progress or was cut short; None without one.
 
     Raises `FormatError` if its record is damaged or of a newer version, `RefusedError` if an older version has begun
     another one since.
@@ -198,7 +196,7 @@ def read_operation(folder: bytes) -> Operation | None:
 
 def remove_operation(folder: bytes, operation: Operation) -> None:
     """Take the record away: the operation is at its end, and the history knows. Durable; a missing one is no error."""
-    _remove_old(folder, operation)  # (first: on its own it would be taken for what is unfinished)
+    _remove_old(folder, operation)  # first, since alone it would count as unfinished
     _FILE.remove(folder)
 
 
@@ -229,8 +227,8 @@ def reverses_steps(folder: bytes) -> bool:
 
 
 def refuse_unfinished(folder: bytes) -> None:
-    """Raise `RefusedError` if an operation in the workspace with this ``folder`` was cut short and neither finished nor
-    taken back: its record must not be lost under that of another one.
+    """Raise `RefusedError` if an unfinished operation exists in the workspace with this ``folder``: a new record must
+    not overwrite its record.
     """
     operation = read_operation(folder)
     if operation is None:
@@ -282,7 +280,7 @@ def _read_undo_note(folder: bytes) -> Operation | None:
 
 
 def _decode(file: NoteFile, folder: bytes, body: bytes, missing: Mapping[str, Any] | None = None) -> Operation:
-    """What ``body`` says, and for the fields that need not be in it what ``missing`` says."""
+    """The operation in ``body``; ``missing`` has values of optional fields."""
     import json
 
     try:

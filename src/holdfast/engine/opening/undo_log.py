@@ -61,7 +61,7 @@ def log_directory(context: Context) -> bytes:
     root = context.workspace.path
     outside, in_the_tree = os.path.join(context.folder, UNDO_LOG), os.path.join(root, UNDO_LOG_IN_TREE)
     if current_run(context) is not None:
-        # (What is tried otherwise would be recorded here, and held as anything else is. A run has a keeper.)
+        # Commands that try the box would be recorded and held here. A run has a keeper.
         return in_the_tree if os.path.lexists(os.path.join(in_the_tree, KEEPER_SOCKET)) else outside
     return in_the_tree if _is_other_mount(context.folder, root) else outside
 
@@ -75,8 +75,8 @@ def log_limits(context: Context) -> LogLimits:
 
 
 def known_numbers(context: Context) -> Heartbeat:
-    """The numbers of the undo log that the history knows: one that was lost and is made anew has to give out larger
-    ones, or its steps would seem older than the states before them, and be taken for others of the same number.
+    """The undo log's numbers that the history knows: a log that replaces a lost one must give out larger numbers. With
+    smaller ones its steps would seem older than the states before them, or be confused with lost steps.
     """
     from holdfast.undo.journal.heartbeat import NONE, read_beat
 
@@ -84,12 +84,12 @@ def known_numbers(context: Context) -> Heartbeat:
     seq = max((event.undo_seq or 0 for event in catalog.events(workspace, limit=_LOOKED_BACK)), default=0)
     beat = read_beat(log_directory(context))
     if beat is not None and beat != NONE and beat.seq >= seq:
-        return NONE  # (it has given out all that the history knows)
+        return NONE  # all the history's numbers are its own
     from holdfast.engine.opening.operation_journal import read_operation
 
     events = catalog.events(workspace)
     named = [step for event in events for step in event.steps]
-    with suppress(HoldfastError):  # (a damaged record is met by what depends on it)
+    with suppress(HoldfastError):  # operations that need a damaged record report it
         operation = read_operation(context.folder)
         named += () if operation is None else operation.steps
     return NONE._replace(
@@ -108,13 +108,13 @@ def open_service(
     on_report: Callable[[UndoReport], object] | None = None,
     own_limits: LogLimits | None = None,
 ) -> Generator[UndoService | None]:
-    """The workspace's undo log; None if it has none (``always``: it is made, as by `prepare_log`), or its directory is
+    """The workspace's undo log; None if it has none (``always`` makes it, as `prepare_log` does), or its directory is
     gone.
 
-    What a killed keeper left is rolled back first, and reported: to the log, and to ``on_report``. ``own_limits`` hold
-    for a log that has no keeper (None: what the settings say). With ``read_only`` nothing is changed, nor may the
-    caller: what a killed keeper left is only told of, and the log is as it was found. Raises `VersionMismatchError`,
-    `StorageError`, and `LockedError` if another process has the log without answering for it.
+    An unfinished step of a killed keeper is rolled back first, and reported to the log and to ``on_report``.
+    ``own_limits`` apply to a log without a keeper (None: the settings). With ``read_only`` neither this function nor
+    the caller may change anything: an unfinished step is only reported. Raises `VersionMismatchError`, `StorageError`,
+    and `LockedError` if another process has the log without answering for it.
     """
     directory = log_directory(context)
     if always and os.path.isdir(context.workspace.path):
@@ -123,8 +123,8 @@ def open_service(
         yield None
         return
     if not read_only:
-        # The tree changes from here on, behind the back of an early scan: what a killed keeper left is rolled back, and
-        # the caller may reverse steps, which a keeper does in its own process.
+        # From here on the tree may change without the early scan's knowledge: recovery rolls steps back, and a keeper
+        # in its own process may reverse steps for the caller.
         end_early()
     from holdfast.supervisor.control.remote_service import visit
 
@@ -147,10 +147,10 @@ def open_service(
 
 
 def recover_log(context: Context, found: bytes, *, noted: bool) -> None:
-    """Roll back what a killed keeper has left half done, and finish what it was reversing, in the log ``found``; say
-    so, and if ``noted``, leave word for the next session. Nothing while a keeper lives. Needs the lock.
+    """Roll back the unfinished steps of a killed keeper, and finish its reversals, in the log ``found``. Report it; if
+    ``noted``, record it for the next session. Does nothing while a keeper lives. Needs the lock.
 
-    Where that cannot be done, or the caller has not the right to, it is said once, and keeps no command from its work.
+    A failure, or a lack of permission, is reported once and keeps no command from its work.
     """
     from holdfast.undo.journal.log_ownership import VersionMismatchError, check_version, has_keeper, is_half_done
 
@@ -175,7 +175,7 @@ def recover_log(context: Context, found: bytes, *, noted: bool) -> None:
             with open_service(context, on_report=_rollback_note(found) if noted else None):
                 pass
         except VersionMismatchError as error:
-            _LOG.debug("%s", error)  # (what needs the log says so)
+            _LOG.debug("%s", error)  # operations that need the log report it
         except HoldfastError as error:
             failure = f"that cannot be done now: {error}"
     if failure and not context.recovery_failed:
@@ -193,7 +193,7 @@ def _rollback_note(directory: bytes) -> Callable[[UndoReport], object]:
 
 
 def require_service(service: UndoService | None) -> UndoService:
-    """The log that there is; raises `NotFoundError` if there is none."""
+    """The log; raises `NotFoundError` if there is none."""
     if service is None:
         raise NotFoundError(
             "nothing was recorded in this workspace: it has no undo log",
@@ -204,7 +204,7 @@ def require_service(service: UndoService | None) -> UndoService:
 
 
 def quieten(service: UndoService | None) -> AbstractContextManager[None]:
-    """Hold back what supervised processes change; what is done meanwhile makes no barrier."""
+    """Block changes by supervised processes; changes made within make no barrier."""
     return nullcontext() if service is None else service.quiet()
 
 
@@ -227,9 +227,9 @@ def open_if_running(context: Context) -> Generator[UndoService | None]:
 
 @contextmanager
 def open_and_quieten(context: Context) -> Generator[None]:
-    """For what brings the tree to a checkpoint, with the lock: `quieten`, and the log reached, if that can be done.
+    """For operations that restore the tree to a checkpoint, with the lock: open the log if possible, and `quieten` it.
 
-    A log of another version, or one for which there is no room, keeps no user from going back.
+    A log of another version, or a disk without room for one, must not keep a user from going back.
     """
     from holdfast.undo.journal.log_ownership import VersionMismatchError
 
@@ -256,15 +256,15 @@ def _remember_service(context: Context, service: UndoService | None) -> Generato
 
 def list_steps(context: Context) -> Sequence[StepInfo]:
     """All steps in the undo log, oldest first; none without a log."""
-    if context.undo_log is not None:  # (which no other process could open meanwhile)
+    if context.undo_log is not None:  # no other process could open it meanwhile
         return context.undo_log.steps()
     with open_service(context, read_only=True) as service:
         return [] if service is None else service.steps()
 
 
 def any_step_since(context: Context, event: HistoryEvent | Operation) -> bool:
-    """Whether steps have changed the tree that are there to be undone and had not ended when something happened. Where
-    the log cannot be read, that counts as if, and is said.
+    """Whether undoable steps have changed the tree that had not ended at an event. If the log cannot be read, the
+    answer is True, and a warning tells so.
     """
     try:
         found = list_steps(context)
@@ -275,8 +275,8 @@ def any_step_since(context: Context, event: HistoryEvent | Operation) -> bool:
 
 
 def has_ended(step: StepInfo, by: HistoryEvent | Operation) -> bool:
-    """Whether a step had come to its end when something happened: by the numbers of the undo log, whatever the clock
-    said; by times only where an earlier version has recorded no number.
+    """Whether a step had ended at an event: by the numbers of the undo log, whatever the clock said; by times only
+    where an earlier version recorded no number.
     """
     if step.ended_at is None:
         return False
@@ -286,7 +286,7 @@ def has_ended(step: StepInfo, by: HistoryEvent | Operation) -> bool:
 
 
 def step_changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
-    """One step, and what it did. Raises `NotFoundError`."""
+    """One step with its changes. Raises `NotFoundError`."""
     with open_service(context, read_only=True) as service:
         service = require_service(service)
         (found,) = find_steps(service, [step])
@@ -294,7 +294,7 @@ def step_changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathCh
 
 
 def step_conflicts(context: Context, step: int) -> Sequence[ConflictInfo]:
-    """What was left as it is when the step was last undone, redone or rolled back. Raises `NotFoundError`."""
+    """The conflicts of the step's last undo, redo or rollback. Raises `NotFoundError`."""
     with open_service(context, read_only=True) as service:
         return require_service(service).conflicts(step)
 
@@ -306,7 +306,7 @@ def find_open_step(service: UndoService, run: str) -> StepInfo | None:
 
 
 def find_steps(service: UndoService, chosen: Sequence[int]) -> list[StepInfo]:
-    """What is known of steps, in the order of the log. Raises `NotFoundError` if one is not there."""
+    """The steps with these numbers, in the order of the log. Raises `NotFoundError` if one is missing."""
     from holdfast.undo.log import no_step
 
     wanted = set(chosen)
@@ -332,8 +332,8 @@ def list_barriers(context: Context) -> Sequence[BarrierInfo]:
 
 
 def discard_steps(context: Context) -> int | None:
-    """Forget all finished steps, whatever version the log has, and logs of other versions that were set aside; how many
-    steps, None if that cannot be told.
+    """Forget all finished steps, whatever the log's version, and set-aside logs of other versions. Returns the number
+    of steps, None if it is unknown.
     """
     from holdfast.undo.journal.log_ownership import VersionMismatchError, discard_log
 
@@ -346,7 +346,7 @@ def discard_steps(context: Context) -> int | None:
 
 
 def discard_other_version(context: Context) -> bool:
-    """Forget the logs of other versions that were set aside, and nothing else; False if there are none."""
+    """Delete only the set-aside logs of other versions; False if there are none."""
     from holdfast.undo.journal.log_ownership import forget_others, last_of_others
 
     directory = log_directory(context)
@@ -357,9 +357,9 @@ def discard_other_version(context: Context) -> bool:
 
 
 def prepare_log(context: Context) -> bytes:
-    """`make_log`, for who is about to record in it: a log of another version is set aside, which is said once.
+    """`make_log` for a caller that will record in it: a log of another version is set aside, with one warning.
 
-    Raises `VersionMismatchError` while a keeper of that version has it, or if a step in it is half done.
+    Raises `VersionMismatchError` while a keeper of that version has it, or if a step in it is unfinished.
     """
     from holdfast.undo.journal.log_ownership import VersionMismatchError, check_version, set_aside
 
@@ -376,7 +376,7 @@ def prepare_log(context: Context) -> bytes:
         except LockedError:
             if context.clock.monotonic() > deadline:
                 raise mismatch from None
-            time.sleep(_PAUSE)  # (another process may be setting it aside)
+            time.sleep(_PAUSE)  # another process may be setting it aside
 
 
 def _warn_of_set_aside(directory: bytes) -> None:
@@ -399,7 +399,7 @@ def make_log(context: Context) -> bytes:
         if not os.path.lexists(directory):
             places = context.home, forks_directory(context.home, context.settings)
             is_fork = any(under(context.workspace.path, os.path.realpath(place)) for place in places)
-            # (A fork is gone before anything of that happens to it.)
+            # A fork ends before any of that could happen to it.
             tell = _LOG.info if is_fork else _LOG.warning
             tell(
                 "the home is on another file system than the workspace, so the undo log is in %s: "
@@ -409,15 +409,15 @@ def make_log(context: Context) -> bytes:
         try:
             os.makedirs(directory, 0o700, exist_ok=True)
             _have_git_ignore(os.path.dirname(directory))
-        except PermissionError as error:  # (as inside of a run that another home records)
+        except PermissionError as error:  # as inside a run that another home records
             raise UnsupportedError(f"no undo log can be made in {display(directory)}: {error.strerror}") from error
     os.makedirs(directory, 0o700, exist_ok=True)
     return directory
 
 
 def _have_git_ignore(directory: bytes) -> None:
-    """What is Holdfast's own is in no commit that `git add -A` makes. A file that is there is left as it is, unless it
-    is empty, as after a kill.
+    """Keep Holdfast's own files out of commits by `git add -A`. An existing file stays, unless it is empty, as after a
+    kill.
     """
     path = os.path.join(directory, b".gitignore")
     with suppress(FileNotFoundError):
@@ -478,7 +478,7 @@ def _open_log(
     """The log opened by this process; None if another one has it and there is time to ``wait``."""
     from holdfast.undo.log import UndoLog
 
-    # (A command may have left it so that its owner may not read it.)
+    # A command may have changed the mode so that its owner cannot read it.
     root_fd = os.open(context.workspace.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         log = UndoLog(directory, root_fd, context.clock, limits=within, least=known_numbers(context))
@@ -501,7 +501,7 @@ def _open_log(
             if read_only:
                 left = find_outstanding(log)
                 log_outstanding(left)
-                # (Steps that have ended, and are not in the log yet, are no change to the tree, and would not be seen.)
+                # Finished steps that are not in the log yet change nothing in the tree, and would be overlooked.
                 if any(left) or not is_cut_off(log):
                     yield LocalUndoService(log, unfinished=left.finished)
                     log.journal.withdraw()
@@ -517,22 +517,22 @@ def _open_log(
     return own()
 
 
-# Telling the undo log what checkpoints hold and bring back, so that it knows again what its steps have left.
+# Telling the undo log about checkpoints and restores, so that it recognises the results of its steps again.
 #
-# Every checkpoint that is taken while the log is at hand tells it the hashes of what steps have left since the last
-# one, and whatever brings the tree to a checkpoint tells it what it has brought where: neither is an edit by others.
+# A checkpoint sends it the hashes of files that steps have left since the last one; a restore sends it the restored
+# files. Neither then counts as an edit by another process.
 
 _MOST_BYTES = 1 << 19
-"""What the undo log is told at once: less than a request to a keeper may have."""
+"""The most to send at once: less than the limit of a request to a keeper."""
 _ENTRY_BYTES = 32
 
 
 @contextmanager
 def report_saved(context: Context) -> Generator[Callable[[Hash], None]]:
-    """To be entered before the tree is looked at: what it yields is called with the manifest of what was seen.
+    """Enter it before the tree is scanned; it yields a function to call with the manifest of the scan.
 
-    A step can then still be undone when others have changed its files and a checkpoint has brought them back. What was
-    saved is saved, also if the log cannot be told.
+    Then a step can still be undone after others changed its files and a checkpoint restored them. A failure to inform
+    the log does not undo the checkpoint.
     """
     with ExitStack() as reached:
         service, steps = None, ()
@@ -555,7 +555,7 @@ def report_saved(context: Context) -> Generator[Callable[[Hash], None]]:
 
 
 def report_restored(context: Context, changes: Iterable[Change]) -> None:
-    """Tell the undo log, if it is at hand, what the tree was just brought to, as far as it was. Within `quieten`."""
+    """Tell the undo log, if it is available, which changes were just made to the tree. Within `quieten`."""
     service = context.undo_log
     if service is None:
         return

@@ -1,7 +1,8 @@
-"""Using the watcher beside a command: it knows what has changed, and holds still while others change the tree.
+"""The client of a workspace's watcher, which knows the changes since a checkpoint and can pause while others change the
+tree.
 
-Cheap to import and to ask: whether there is one costs a `connect`. A watcher that is gone, or is being replaced, is no
-watcher; every wait has a limit.
+Cheap to import and to ask: without a watcher it costs one `connect`. A watcher that is gone or being replaced counts as
+none; every wait has a limit.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ _CONNECT_WAIT = 1.0
 def connect(
     folder: bytes, *, wait: float = WAIT, clock: Clock | None = None, name: bytes = WATCH_SOCKET
 ) -> WatchClient | None:
-    """The watcher of the workspace whose folder in the home this is; None if none is there to be asked.
+    """The watcher of the workspace with this folder in the home; None if none answers.
 
-    With another ``name`` it is the process that answers there (see `holdfast.engine.opening.current_run`).
+    With another ``name``, the process that listens there (see `holdfast.engine.opening.current_run`).
     """
     connection = private_socket.try_connect(folder, name, _CONNECT_WAIT)
     if connection is None:
@@ -129,7 +130,7 @@ class WatchClient:
             try:
                 self._ask(WatchCall("resume"))
             except HoldfastError:
-                # It has died or does not answer: hanging up resumes it as well, and the block's own outcome counts.
+                # The watcher is gone or hangs: closing ends the pause, too, and the block's outcome counts.
                 self.close()
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The public face of a whole home: what can be done with all that is kept, whichever workspace it belongs to."""
+"""The public API of a whole home: operations on everything in it, across its workspaces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class StoreFace:
-    """What a workspace and a whole home have in common when they are open: to be closed, collected and verified."""
+    """Common base of an open workspace and an open home: close, collect and verify."""
 
     def __init__(self, opener: Opener, shared: StoreContext) -> None:
         self._opener = opener
@@ -56,7 +56,7 @@ class StoreFace:
         return collect(self._shared, grace=grace, recount=recount, dry_run=dry_run, progress=progress)
 
     def verify(self, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
-        """Prove the store sound, or name what is not; ``read_data`` reads and hashes every stored byte."""
+        """Verify the store, and report what is damaged; ``read_data`` reads and hashes every stored byte."""
         from holdfast.engine.upkeep.housekeeping import verify
 
         return verify(self._shared, read_data=read_data, progress=progress)
@@ -71,7 +71,7 @@ class WorkspaceFace(StoreFace):
 
 
 def context_of(workspace: WorkspaceFace) -> Context:
-    """What the use-cases of an open workspace are given. For the rooms of the engine above the workspace."""
+    """The context of an open workspace, for the packages of the engine above it."""
     return workspace._context  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no part of the public API
 
 
@@ -81,10 +81,10 @@ def open_home(
     flags: Mapping[str, object] | None = None,
     freeing: bool = False,
 ) -> Home:
-    """Open the home, needing none of its workspaces: all of them may be deleted.
+    """Open the home without opening a workspace: all of them may be deleted.
 
-    ``home`` is where everything is kept (default: ``$HOLDFAST_HOME``, else the XDG data directory). Raises
-    `NotFoundError` if nothing was ever kept there. ``freeing`` as in `open`.
+    ``home`` is the directory that holds everything (default: ``$HOLDFAST_HOME``, else the XDG data directory). Raises
+    `NotFoundError` if it does not exist yet. ``freeing`` as in `open`.
     """
     opener = Opener(home=None if home is None else os.fsencode(home), flags=flags, freeing=freeing)
     try:
@@ -113,7 +113,7 @@ class Home(StoreFace):
         return log_of_home(self._context, limit)
 
     def cat(self, name: str, path: str | bytes) -> Iterator[bytes]:
-        """The content of ``path`` in a checkpoint, as `Workspace.cat`; ``name`` is its id, or the beginning of that."""
+        """The content of ``path`` in a checkpoint, as `Workspace.cat`; ``name`` is its id or a unique prefix."""
         from holdfast.engine.history.queries import cat
         from holdfast.engine.history.revisions import resolve_id
 
@@ -122,7 +122,7 @@ class Home(StoreFace):
     def forget_gone(self, *, dry_run: bool = False) -> Forgotten:
         """Drop the workspaces whose directories were deleted, and their checkpoints.
 
-        What something else stands on stays. Until then a deleted workspace can be brought back by `restore` at its
+        Checkpoints that others depend on stay. Until then a deleted workspace can be brought back by `restore` at its
         path.
         """
         forbid_inside_run(self._context, "forgetting")
@@ -131,11 +131,11 @@ class Home(StoreFace):
         return forget_gone(self._context, dry_run=dry_run)
 
     def mount_fork(self, directory: str | bytes | os.PathLike[str], *, server: MountServer | None = None) -> bytes:
-        """Mount a fork again that was made by ``Workspace.fork(mount=True)``, with all that was changed in it.
+        """Mount a fork of ``Workspace.fork(mount=True)`` again, with all its changes.
 
         Returns its real path. A process of its own serves it, until `unmount`; ``server`` as in `Workspace.fork`.
-        Raises `NotFoundError` if it is no such
-        fork, `RefusedError` if it is mounted already, or its directory holds something by now.
+        Raises `NotFoundError` if it is no such fork, `RefusedError` if it is mounted already or its directory is no
+        longer empty.
         """
         forbid_inside_run(self._context, "a mount")
         from holdfast.engine.forks.mounted_forks import mount_again
@@ -143,7 +143,7 @@ class Home(StoreFace):
         return mount_again(self._opener, os.fsencode(directory), server)
 
     def unmount(self, directory: str | bytes | os.PathLike[str]) -> bytes:
-        """Unmount a fork or a checkpoint; its real path. What was changed in a fork is kept.
+        """Unmount a fork or a checkpoint; its real path. A fork's changes are kept.
 
         Raises `RefusedError` while a process uses it, `NotFoundError` if nothing of Holdfast is mounted there.
         """

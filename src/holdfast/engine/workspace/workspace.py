@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 class WorkspaceQueries(WorkspaceFace):
-    """What a workspace answers about its checkpoints, what they hold, and how two states differ."""
+    """Queries of a workspace about its checkpoints, their contents, and differences between states."""
 
     def log(self, limit: int | None = None, *, everything: bool = False) -> Log:
         """The checkpoints, newest first, and what happened to the tree. ``everything``: of all workspaces in the
@@ -109,10 +109,10 @@ class WorkspaceQueries(WorkspaceFace):
         steps: bool = False,
         progress: Progress | None = None,
     ) -> Iterator[TimelineItem]:
-        """The rows of `holdfast log`, newest first; with ``steps`` also steps, barriers and held operations. Of what
-        `timeline` gives, a run is one row, and a command of a session with its checkpoint.
-        Checkpoints that came with a bundle are in it as well. To be used up while the workspace is open. ``progress``
-        is told of every row that was looked at, wanted or not; an error that it raises ends the query.
+        """The rows of `holdfast log`, newest first; with ``steps`` also steps, barriers and held operations. It groups
+        the rows of `timeline`: a run is one row, and so is a command of a session with its checkpoint. Imported
+        checkpoints are included. Consume it while the workspace is open. ``progress`` is called for every examined row,
+        matching or not; an error that it raises ends the query.
         """
         from holdfast.engine.history.timeline import log_rows
         from holdfast.model.timeline import TimelineFilter
@@ -133,9 +133,9 @@ class WorkspaceQueries(WorkspaceFace):
         cursor: str | None = None,
         down_to: str | None = None,
     ) -> TimelinePage:
-        """The rows of `log_rows` in pages; ``down_to``: no further than to that cursor. It has at most ``limit`` rows,
-        from the ``cursor`` of the page before. Of the steps it has those that belong to no run. A page costs
-        what is on it, however long the history is, and has fewer rows where most do not hold for the filters.
+        """Pages of `log_rows`: at most ``limit`` rows, from the ``cursor`` of the page before; ``down_to``: only down
+        to that cursor. Steps of runs are left out. The cost depends on the page, not on the length of the history; a
+        page may have fewer rows where few match the filters.
         """
         from holdfast.engine.history.timeline import log_page
         from holdfast.model.timeline import TimelineFilter
@@ -145,7 +145,7 @@ class WorkspaceQueries(WorkspaceFace):
         return log_page(self._context, wanted, limit=limit, cursor=cursor, until=down_to, sessions=sessions)
 
     def position(self) -> HistoryPosition:
-        """Where the tree stands in the history, and the states that `redo` leads to."""
+        """The tree's position in the history, and the states that `redo` leads to."""
         from holdfast.engine.history.queries import position
 
         return position(self._context)
@@ -157,7 +157,7 @@ class WorkspaceQueries(WorkspaceFace):
         return history_revision(self._context)
 
     def relatives(self, checkpoints: Iterable[CheckpointId]) -> Mapping[CheckpointId, Relatives]:
-        """The forks that began with each of ``checkpoints``, and what was merged into it."""
+        """The forks that began at each of ``checkpoints``, and the merges into it."""
         from holdfast.engine.history.queries import relatives
 
         return relatives(self._context, checkpoints)
@@ -179,7 +179,7 @@ class WorkspaceQueries(WorkspaceFace):
     def _session_commands(self) -> Sequence[SessionCommands]:
         """The sessions here, for the timeline."""
         if not self._context.catalog.has_sessions(self._context.workspace.id):
-            return ()  # (what is to be loaded for them takes longer than all else)
+            return ()  # importing the module for them takes longer than all else
         from functools import partial
 
         from holdfast.engine.history.timeline import SessionCommands
@@ -293,14 +293,14 @@ def _below_root(paths: Sequence[str | bytes]) -> tuple[bytes, ...]:
 
 
 def encode_paths(paths: Sequence[str | bytes]) -> list[bytes]:
-    """Paths as the engine has them. One path where a list is meant would be taken for its letters."""
+    """Paths as the engine has them. Refuses a single path instead of a list: its letters would count as paths."""
     if isinstance(paths, (str, bytes)):
         raise UsageError(f"{paths!r} is not a list of paths")
     return [os.fsencode(path) for path in paths]
 
 
 class WorkspaceSteps(WorkspaceFace):
-    """What a workspace shows of the steps in its undo log, and how they are grouped and answered."""
+    """Queries and operations on the steps in a workspace's undo log: their groups, and answers to held operations."""
 
     def steps(self) -> Sequence[StepInfo]:
         """The steps in the undo log, oldest first."""
@@ -309,7 +309,7 @@ class WorkspaceSteps(WorkspaceFace):
         return list_steps(self._context)
 
     def step(self, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
-        """One step, and what it did to which path. Raises `NotFoundError`."""
+        """One step, with its changes by path. Raises `NotFoundError`."""
         from holdfast.engine.opening.undo_log import step_changes
 
         return step_changes(self._context, step)
@@ -330,7 +330,7 @@ class WorkspaceSteps(WorkspaceFace):
         return discard_steps(self._context)
 
     def discard_other_version(self) -> bool:
-        """Forget undo logs of other versions that were set aside; False if there are none."""
+        """Delete the set-aside undo logs of other versions; False if there are none."""
         forbid_inside_run(self._context, "forgetting")
         from holdfast.engine.opening.undo_log import discard_other_version
 
@@ -361,7 +361,7 @@ class WorkspaceSteps(WorkspaceFace):
         """The operations that wait for a person; takes no lock."""
         from holdfast.engine.opening.undo_log import open_if_running
 
-        with open_if_running(self._context) as log:  # (what is held is held by a keeper)
+        with open_if_running(self._context) as log:  # only a keeper holds operations
             return [] if log is None else log.held()
 
     def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
@@ -377,7 +377,7 @@ class WorkspaceSteps(WorkspaceFace):
             yield require_service(log)
 
     def _explicit(self, log: UndoService, step: int | None) -> int:
-        """The number of an explicit step: the given one, or the one that is open; within a run, its own."""
+        """The number of an explicit step: ``step``, or the open one; within a run, the run's own."""
         from holdfast.engine.opening.current_run import current_run
 
         if step is not None:
@@ -388,7 +388,7 @@ class WorkspaceSteps(WorkspaceFace):
             found = [each for each in found if each.run == run]
         if not found:
             raise NotFoundError("no step is open", hint="holdfast step begin opens one", code="no_open_step")
-        # (Of several, a person means the own one before those of runs.)
+        # Of several, a person means their own step rather than a run's.
         return min(found, key=lambda each: bool(each.run)).id
 
 
@@ -431,12 +431,11 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
 ) -> Workspace:
     """Open the workspace at ``path`` or the nearest one above it; raises `NotFoundError` if there is none.
 
-    With ``create`` it begins to remember ``path`` then, as `init` does, and raises what that raises; it is logged.
-    With ``lenient`` a workspace's ``holdfast.toml`` that is wrong is obeyed as it was saved last, where otherwise
-    `ConfigError` is raised: a process that broke it must not keep the user from going back. `Workspace.misconfigured`
-    tells. What a killed keeper has left in the middle of a step is rolled back first, and logged (I3). ``freeing`` is
-    for who comes to forget or collect: on a disk that is too full even to open the catalog, the little that is kept
-    back for that is used.
+    ``create`` makes ``path`` a workspace in that case, as `init` does, with its errors; this is logged. ``lenient``: if
+    the workspace's ``holdfast.toml`` is wrong, use its last saved version instead of raising `ConfigError`, so that a
+    process that broke it cannot keep the user from going back; `Workspace.misconfigured` has the error. An unfinished
+    step of a killed keeper is rolled back first, and logged (I3). ``freeing`` is for callers that forget or collect: on
+    a disk that is too full to open the catalog, the disk reserve is used.
     """
     opener = Opener(home=None if home is None else os.fsencode(home), flags=flags, lenient=lenient, freeing=freeing)
     try:
@@ -455,9 +454,9 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
 class Workspace(WorkspaceSteps, WorkspaceQueries):
     """A directory with a memory. Use it as a context manager, or `close` it.
 
-    Checkpoints are named as on the command line: full ids, unique prefixes, labels, ``@`` (the one that the tree stands
-    on: after a restore or an undo not the newest), ``@-``, ``@-3``.
-    One thread at a time; any number of processes may use the same workspace, one change at a time.
+    Checkpoints are named as on the command line: full ids, unique prefixes, labels, ``@`` (the tree's present state:
+    after a restore or an undo not the newest), ``@-``, ``@-3``. One thread at a time; any number of processes may use
+    the same workspace, one change at a time.
     """
 
     def __init__(self, opener: Opener, context: Context, *, new: bool = False) -> None:
@@ -521,12 +520,11 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     ) -> CheckpointResult:
         """Save the tree's present state. Atomic, and durable when it returns (I4).
 
-        If nothing changed there is no new checkpoint, and ``created`` is False; the one that holds this state becomes a
-        manual one, with the label beside those that it has (``labelled`` tells), and author, message and command as far
-        as none was given (the record tells). ``author`` defaults to
-        ``identity.author`` of the settings. ``full_hash`` reads every file again instead of trusting what is
-        remembered of unchanged ones. Where a watcher runs, it does the work, at the cost of what changed. An undo or a
-        redo that was cut short is finished first, unless ``kind`` is ``auto``. Raises
+        If nothing changed, no checkpoint is made and ``created`` is False. The one that holds this state becomes manual
+        and gets the label in addition to its own (see ``labelled``), and author, message and command where it has none.
+        ``author`` defaults to ``identity.author`` of the settings. ``full_hash`` reads every file again instead of
+        trusting the index for unchanged ones. A running watcher does the work, at a cost that depends on the changes
+        alone. An undo or a redo that was cut short is finished first, unless ``kind`` is ``auto``. Raises
         `LockedError`, `StorageError`, `QuotaError`.
         """
         from holdfast.engine.history.operations import checkpoint
@@ -538,26 +536,23 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         )
 
     def label(self, name: str, label: str) -> Checkpoint:
-        """Add a label to a checkpoint, which is then manual. Raises
-        `UsageError` for what is no label.
-        """
+        """Add a label to a checkpoint, which becomes manual. Raises `UsageError` for an invalid label."""
         forbid_inside_run(self._context, "a label")
         from holdfast.engine.history.checkpoint import label_checkpoint
 
         return label_checkpoint(self._context, self.resolve(name), label)
 
     def prompt(self, text: str, *, author: str | None = None) -> CheckpointResult:
-        """Save the present state before an agent acts, and enter its prompt in the history, changed or not. The kind is
-        ``auto``; ``prompt`` of the result is its number, and ``undo(to=…)`` goes back to before it. Of a
-        longer text the first 4,000 characters are kept.
-        ``author`` and what is raised as of `checkpoint`.
+        """Save the present state before an agent acts, and add its prompt to the history, with or without changes. The
+        kind is ``auto``; ``prompt`` of the result is its number, and ``undo(to=…)`` returns to the state before it. The
+        first 4,000 characters of a longer text are kept. ``author`` and errors as in `checkpoint`.
         """
         from holdfast.engine.history.operations import prompt
 
         return prompt(self._context, text, self._settings.identity.author if author is None else author)
 
     def status(self) -> Status:
-        """How the tree differs from the checkpoint that it stands on (``@``). Changes nothing."""
+        """The differences between the tree and its present checkpoint (``@``). Changes nothing."""
         found = ask_watcher(self._context, lambda watcher: watcher.status())
         if found is not None:
             return found
@@ -612,20 +607,20 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         exact: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
-        """Bring the tree, or only ``paths`` of it, to a checkpoint; what it held before is saved first (I6).
+        """Restore the tree, or only ``paths`` of it, to a checkpoint; its present state is saved first (I6).
 
-        Touches only what differs, and deletes only what the rescue checkpoint holds (I5). Atomic per file; if it is cut
-        short, `restore_continue` finishes it and `restore_abort` takes it back. Files that changed meanwhile are left
-        alone and listed in ``skipped``; where no path can be changed, it is refused (`RefusedError`, code
-        ``left_alone``), and no event tells of it. What a restore of ``paths`` leaves is unsaved; with ``as_state`` it
-        is saved as what the restore did, so that ``undo(recorded_only=True)`` takes it back. With ``expected`` it is
-        refused (`RefusedError`, code ``changed_meanwhile``) unless the tree is as that checkpoint has it. What a
-        checkpoint of another workspace says that it does not capture stays, and is in ``skipped``, unless ``exact``.
+        Touches only paths that differ, and deletes only paths that the rescue checkpoint holds (I5). Atomic per file;
+        if it is cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that another process
+        changes meanwhile stay, and are listed in ``skipped``; if no path can be changed, it raises `RefusedError`
+        (``left_alone``) and the history gets no event. A restore of ``paths`` leaves the result unsaved; ``as_state``
+        saves it, so that ``undo(recorded_only=True)`` takes it back. With ``expected``, it raises `RefusedError`
+        (``changed_meanwhile``) unless the tree equals that checkpoint. Paths that a checkpoint of another workspace
+        lists as not captured stay, and are in ``skipped``, unless ``exact``.
 
         An undo or a redo that was cut short is finished first.
 
-        ``@`` is here the nearest checkpoint, from the one that the tree stands on back, that no restore took first:
-        restoring one path of it after another gives what was saved, and not what the first of them had to rescue.
+        ``@`` skips rescue checkpoints here: it is the newest other one at or before the tree's present state. So
+        restoring one path after another gives the saved contents, and not those that the first restore rescued.
         """
         from holdfast.engine.history.operations import restore
 
@@ -674,9 +669,9 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     ) -> ForkMerge:
         """Merge a fork into the tree: its directory, its workspace's id, or a checkpoint (docs/reference/merge.md).
 
-        Both trees are saved first. What overlaps goes up the ladder of the settings, but for files that are decided by
-        ``resolutions``. If anything is open then, nothing is changed and the answer says what; else the tree becomes
-        the merged state, and `undo` takes that back. Raises as `fork_merge.merge`.
+        Both trees are saved first. Overlaps go up the ladder of the settings, except files that ``resolutions`` decide.
+        If overlaps stay open, nothing is changed and the result lists them; otherwise the tree becomes the merged
+        state, which `undo` reverses. Raises as `fork_merge.merge`.
         """
         forbid_inside_run(self._context, "a merge")
         from holdfast.engine.history import operations
@@ -703,7 +698,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     def next_reapply(self) -> dict[str, Any] | None:
         """The change that waits longest for an agent, of merges into this workspace, or None.
 
-        It is the caller's for ``merge.lease``: docs/reference/ladder.md has its fields.
+        The caller holds it for ``merge.lease``: docs/reference/ladder.md has its fields.
         """
         from holdfast.engine.merging.reapply.answer_queue import take
 
@@ -725,8 +720,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return give(self._context, self._context.clock, name, token, dict(answer), self.id)
 
     def restore_continue(self, *, as_state: bool = False, progress: Progress | None = None) -> RestoreResult:
-        """Finish a restore or fork that was cut short. What others have changed since is left alone, and in
-        ``skipped`` with how to get the other version. Raises `NotFoundError` if there is none. For ``as_state`` see
+        """Finish a restore or fork that was cut short. Paths that other processes changed since stay, and are in
+        ``skipped`` with the place of the other version. Raises `NotFoundError` if there is none. For ``as_state`` see
         `restore`.
         """
         forbid_inside_run(self._context, "a restore")
@@ -736,7 +731,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
             return resume(self._context, progress, as_state=as_state)
 
     def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
-        """Take a restore that was cut short back: the tree becomes what it was before; see `restore_continue`."""
+        """Reverse a restore that was cut short: the tree returns to its state before; see `restore_continue`."""
         forbid_inside_run(self._context, "a restore")
         from holdfast.engine.history.recovery import abandon
 
@@ -763,16 +758,16 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         progress: Progress | None = None,
     ) -> RestoreResult:
         """Take back the newest ``count`` changes to the tree, all since a prompt (``to``), one or more steps, or a run.
-        ``to`` is the number of the prompt; an empty ``run`` is the newest. Unsaved changes are saved first, and
-        are the first of the newest. Steps that depend on each other are one change. What a step holds that is going on
-        stays as it is: what came after it, and has nothing to do with that, is taken back; of what is older the error
-        (``step_open``) names the process that holds it. ``stop`` ends what is left of the ``run`` first: SIGTERM to its
-        processes alone, then SIGKILL.
+        ``to`` is the number of the prompt; an empty ``run`` is the newest. Unsaved changes are saved first, and count
+        as the newest change. Steps that depend on each other are one change. A step in progress keeps its changes:
+        newer ones that are independent of it are taken back; for older ones the error (``step_open``) names the process
+        that keeps the step open. ``stop`` ends the processes of the ``run`` first: SIGTERM to each of them, then
+        SIGKILL.
 
-        What steps of a `run` did is reversed exactly, ignored files included; the rest goes by checkpoints. Raises
-        `RefusedError` if others have changed the same since, unless ``force``. With ``recorded_only`` nothing is
-        taken back but what steps and Holdfast itself did: that is refused, as a whole, which would take others' changes
-        back, be they saved or not.
+        Steps of a `run` are reversed exactly, ignored files included; other changes by checkpoints. Raises
+        `RefusedError` if another process has changed the same paths since, unless ``force``. ``recorded_only`` takes
+        back only changes of steps and of Holdfast itself; an undo that would take back other changes, saved or not, is
+        refused as a whole.
         """
         forbid_inside_run(self._context, "an undo")
         from holdfast.engine.history.undo import undo, undo_steps
@@ -842,15 +837,16 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         bridge: bool = False,
         outside: OutsidePolicy | None = None,
     ) -> RunResult:
-        """Run a command (its argument list) so that all it changes can be taken back: `undo`, ``undo(run="")``.
+        """Run a command (its argument list) so that all its changes can be undone: `undo`, ``undo(run="")``.
 
         It has this process's terminal, directory and environment (with ``HOLDFAST_RUN``), unless others are given. The
-        state is saved before and after. ``one_step``: all of it is one step. ``guard``: a person is asked before mass
-        deletion and large overwrites, by ``ask`` on another thread (None: by a call of `answer` elsewhere).
-        ``isolation``: what it sees and reaches of the machine (None: as the settings say). ``bridge``: it is served by
-        a mount instead of being supervised. ``outside``: whether undo of it stops at what others have changed (None: as
-        the settings say). Raises `UnsupportedError` where the system cannot supervise, mount, or
-        isolate as asked for; then nothing has run.
+        state is saved before and after. ``one_step``: all of it is one step. ``guard``: mass deletion and large
+        overwrites wait for a person, who is asked by ``ask`` on another thread (None: another process calls `answer`).
+        ``isolation``: the parts of the machine that it sees and reaches (None: as in the settings). ``bridge``: a mount
+        serves the tree instead of a supervisor. ``outside``: whether undo of it stops at other processes' changes
+        (None: as in the settings). ``bridge``: it is served by a mount instead of being supervised. ``outside``:
+        whether undo of it stops at what others have changed (None: as the settings say). Raises `UnsupportedError`
+        where the system cannot supervise, mount, or isolate as asked for; then nothing has run.
         """
         from holdfast.engine.running.run import Invocation, RunPolicy, configured_thresholds, run
 
@@ -888,15 +884,15 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     ) -> ForkResult:
         """Write a checkpoint out into ``directory`` (which must not exist, or be empty) as a workspace of its own.
 
-        Without a ``name`` it is the present state: what is unsaved is saved first, as a checkpoint of the kind
-        ``auto``. Raises `ConfigError` while the workspace's ``holdfast.toml`` is wrong: what it excludes would be
-        saved.
+        Without a ``name`` it is the present state: unsaved changes are saved first, as a checkpoint of the kind
+        ``auto``. Raises `ConfigError` while the workspace's ``holdfast.toml`` is wrong, since files that it excludes
+        would be saved.
 
-        With ``mount`` nothing is written out, and it takes as long as a mount: what is changed in there is kept in the
-        home. A process of its own serves it, until `Home.unmount`; `Home.mount_fork` mounts it again, after a restart
-        of the machine too, and `Home.materialise` makes it a plain directory. That process is ``server``, if the
-        caller has started one, which is quicker before anything is opened. Raises `UnsupportedError` where that is not
-        possible.
+        With ``mount`` no file is written, and it takes only as long as a mount: changes are kept in the home. A process
+        of its own serves it, until `Home.unmount`; `Home.mount_fork` mounts it again, after a restart of the machine
+        too, and `Home.materialise` makes it a plain directory. ``server`` is that process if the caller has started it
+        already, which is quicker before the workspace is opened. Raises `UnsupportedError` where forks cannot be
+        mounted.
         """
         forbid_inside_run(self._context, "a fork")
         self._context.renew_settings()
@@ -907,7 +903,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         def open_fork() -> Context:
             return self._opener.make_fork(os.fsencode(directory), source, self._context.workspace)
 
-        with with_disk_reserve(self._context):  # a fork is a way to have again what is stored
+        with with_disk_reserve(self._context):  # a fork may be the user's way to recover files
             source = self.checkpoint(kind="auto").checkpoint.id if name is None else self.resolve(name)
             if mount:
                 from holdfast.engine.forks.mounted_forks import fork_mounted
@@ -925,13 +921,12 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         at: str | None = None,
         allow_other: bool = False,
     ) -> Mounted:
-        """Mount a checkpoint, read-only, on ``directory``, which must be empty, or is made for as long as that lasts.
+        """Mount a checkpoint, read-only, on ``directory``, which must be empty or is made for the duration.
 
-        With ``at``, an ISO 8601 time or an age (``2h``), it is the newest that was there then, and ``name`` is of no
-        account. Threads of this process serve it until `Mounted.close`, which has to come before that of the workspace;
-        the checkpoint is kept from being collected for as long.
-        ``allow_other``: other users can look at it too, as far as the modes let them. Raises `UnsupportedError` where
-        nothing can be mounted.
+        With ``at``, an ISO 8601 time or an age (``2h``), it is the newest checkpoint of that time, and ``name`` is
+        ignored. Threads of this process serve it until `Mounted.close`, which must precede the workspace's; until then
+        the checkpoint is not collected. ``allow_other``: other users may read it too, within the file modes. Raises
+        `UnsupportedError` where nothing can be mounted.
         """
         forbid_inside_run(self._context, "a mount")
         from holdfast.engine.forks.checkpoint_mount import mount_checkpoint
@@ -950,7 +945,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         allow_other: bool = False,
         server: MountServer | None = None,
     ) -> tuple[CheckpointId, int]:
-        """As `mount`, but a process of its own serves it, until `Home.unmount`. The checkpoint, and its id.
+        """As `mount`, but a process of its own serves it, until `Home.unmount`. Returns the checkpoint and the process
+        id.
 
         ``server`` as in `fork`.
         """
@@ -997,12 +993,11 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         forbid_inside_run(self._context, "watching")
 
     def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> str | None:
-        """Save by itself whenever something has changed, until a signal or `WatchClient.stop` ends it. So are sessions
-        here, and forks of them, when they are idle (`holdfast.engine.sessions.idle.idle_schedule`).
+        """Save automatically after changes, until a signal or `WatchClient.stop`. Idle sessions here, and their forks,
+        are saved as well (`holdfast.engine.sessions.idle.idle_schedule`).
 
-        Returns None if everything is saved then, else why not.
-        ``ready`` is called once other commands are answered. Raises `LockedError` if the workspace has a watcher
-        already.
+        Returns None if everything is saved at the end, else the reason. ``ready`` is called when other commands can
+        connect. Raises `LockedError` if the workspace has a watcher already.
         """
         self.check_watchable()
         from holdfast.engine.sessions.idle.idle_schedule import IdleSaver
@@ -1021,8 +1016,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     def forget(self, names: Sequence[str] = (), *, policy: Policy | None = None, dry_run: bool = False) -> Forgotten:
         """Remove checkpoints: the named ones, or those that ``policy`` (None: the settings') does not keep.
 
-        What a live fork stands on is refused when named and kept otherwise. Removed checkpoints' changesets are
-        composed into their children's; content that nothing else needs is freed by `gc` after the grace time.
+        A live fork's origin is refused when named and kept otherwise. Removed checkpoints' changesets are composed into
+        their children's; `gc` frees unused content after the grace time.
         """
         forbid_inside_run(self._context, "forgetting")
         from holdfast.engine.upkeep.forget_checkpoints import forget
@@ -1032,8 +1027,9 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     def forget_gone(self, *, dry_run: bool = False) -> Forgotten:
         """Drop the workspaces whose directories were deleted, and their checkpoints.
 
-        What something else stands on stays, and this workspace, should its own directory be gone: `Home.forget_gone`
-        spares none. Until then a deleted workspace can be brought back by `restore` at its path.
+        Checkpoints that others depend on stay, and so does this workspace even without its directory
+        (`Home.forget_gone` has no such exception). Until then a deleted workspace can be brought back by `restore` at
+        its path.
         """
         forbid_inside_run(self._context, "forgetting")
         from holdfast.engine.upkeep.forget_checkpoints import forget_gone
