@@ -1,1 +1,1 @@
-"""What two states differ in, and what is in them."""
+"""The differences between two states, and their contents."""

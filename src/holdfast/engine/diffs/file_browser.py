@@ -1,4 +1,4 @@
-"""Looking at a workspace's files for a peer that is not trusted: bounded, and never outside of it (I7)."""
+"""Reading a workspace's files for an untrusted peer: bounded, and never outside of the workspace (I7)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY
 
 
 class DirectoryEntry(NamedTuple):
-    """What a directory holds."""
+    """An entry of a directory."""
 
     name: bytes
     kind: EntryKind
@@ -60,11 +60,11 @@ class DirectoryListing(NamedTuple):
 def list_directory(
     root: bytes, path: bytes, *, own: Sequence[bytes] = (), after: bytes = b"", limit: int | None = None
 ) -> DirectoryListing:
-    """What the directory ``path`` (empty: the root) holds, behind the name ``after``, at most ``limit`` items of it.
+    """The entries of the directory ``path`` (empty: the root) after the name ``after``, at most ``limit``.
 
-    What is Holdfast's own, the directories ``own`` among it, is left out. However much the directory holds, memory is
-    needed for what is returned alone. Links that stay within the workspace are followed on the way, not in the list.
-    Raises `NotFoundError`, `EscapeError` for a path that leads out, `RefusedError` for what is no directory.
+    Holdfast's own files are left out, including the directories ``own``. Memory is bounded by the answer, however large
+    the directory. Links within the workspace are followed in the path, but not in the list. Raises `NotFoundError`,
+    `EscapeError` for a path that leads out, `RefusedError` if it is no directory.
     """
     out_of_reach = find_protected(own)
     fd = _open_entry(root, path, os.O_RDONLY | os.O_DIRECTORY, out_of_reach)
@@ -103,7 +103,7 @@ def _names(fd: int, own: ProtectedDirectories) -> Iterator[bytes]:
 def find_directory(root: bytes, path: bytes, *, own: Sequence[bytes] = ()) -> bytes:
     """The absolute path of the directory that ``path`` leads to in the workspace, with no link in it.
 
-    A caller goes there by name: what others put into its place meanwhile is what it finds. Raises as
+    A caller that opens it by this name may find another directory, if a process replaced it meanwhile. Raises as
     `list_directory`.
     """
     fd = _open_entry(root, path, _DIRECTORY, find_protected(own))
@@ -162,10 +162,10 @@ def _item(fd: int, name: bytes) -> DirectoryEntry | None:
 
 
 def _open_entry(root: bytes, path: bytes, flags: int, own: ProtectedDirectories) -> int:
-    """What ``path`` leads to, beneath the root, and in nothing that is Holdfast's own.
+    """Open ``path`` beneath the root, outside of Holdfast's own files.
 
-    The directory that holds it is opened and looked at first, and the rest is done from there: no process can move it
-    elsewhere in between. A link at the end is followed in the same way.
+    Its directory is opened and checked first, and the rest is relative to that, so no process can move it elsewhere in
+    between. A link at the end is followed in the same way.
     """
     if b"\0" in path:
         raise EscapeError(f"refused path {display(path)!r}")
@@ -206,16 +206,16 @@ def _open_beneath(base: int, path: bytes, flags: int) -> int:
         try:
             return openat2(base, path or b".", flags | os.O_CLOEXEC, _RULES)
         except BlockingIOError:
-            continue  # a rename elsewhere raced with the look-up
+            continue  # a rename of a parent raced with the look-up
         except OSError as error:
             if error.errno != errno.ENOSYS or not flags & os.O_PATH:
                 raise
-            flags &= ~os.O_PATH  # under supervision only what is open for reading can be handed over
+            flags &= ~os.O_PATH  # a supervisor can pass only descriptors that are open for reading
     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 def _target(directory: int, name: bytes, error: OSError) -> bytes | None:
-    """Where the link leads that could not be opened; None if it is none."""
+    """The target of the link that could not be opened; None if it is no link."""
     if error.errno not in (errno.ELOOP, errno.ENOTDIR):
         return None
     try:

@@ -33,7 +33,7 @@ _QUOTED = {
 
 
 class Side(NamedTuple):
-    """One side of a difference: what stands at a path."""
+    """One side of a difference: the file at a path."""
 
     path: bytes
     mode: int
@@ -43,7 +43,7 @@ class Side(NamedTuple):
 
 def quote(name: bytes) -> bytes:
     """``name`` as Git writes it with ``core.quotePath``: in double quotes with C escapes if any byte needs one."""
-    # Git writes " /" bare as well, and then cannot find the end of the name in a header without further lines.
+    # Git writes " /" unquoted, too; in a header without further lines it then cannot find the end of the name.
     if b" /" not in name and not any(byte in _QUOTED for byte in name):
         return name
     return b'"' + b"".join(_QUOTED.get(byte) or bytes((byte,)) for byte in name) + b'"'
@@ -82,11 +82,11 @@ class Hunk(NamedTuple):
 
     text: bytes
     regions: Sequence[Region]
-    """What it changes, in order."""
+    """The changes in it, in order."""
 
 
 def hunks(before: bytes, after: bytes, context: int = 3) -> Iterator[bytes]:
-    """The hunks of a unified diff with ``context`` lines around each change, each a piece; none if nothing differs."""
+    """The hunks of a unified diff with ``context`` lines around each change, one by one; none without differences."""
     return (hunk.text for hunk in split_hunks(before, after, context))
 
 
@@ -159,11 +159,11 @@ def file_patch(
 
     Two sides with different paths are a rename with that ``similarity`` in percent. Both sides have the same type;
     write a change of type as a removal and an addition. Binary content becomes one line, ``Binary files … differ``,
-    that no program can apply, or with ``binary`` a binary patch in both directions. ``opaque`` content counts as
-    binary without a look, and its ``data`` is not looked at either unless ``binary`` is set.
+    that no program can apply, or with ``binary`` a binary patch in both directions. ``opaque`` content counts as binary
+    without examination, and its ``data`` is only used if ``binary`` is set.
 
-    Modes are written as Git knows them. A change that Git would not see, such as 0600 to 0644, has ``old mode`` and
-    ``new mode`` lines with all permission bits, which ``git apply`` accepts and does not carry out.
+    Modes have Git's values. For a change that Git ignores, such as 0600 to 0644, ``old mode`` and ``new mode`` lines
+    have all permission bits: ``git apply`` accepts them and does nothing.
     """
     source, target = before or after, after or before
     if source is None or target is None:

@@ -1,10 +1,10 @@
-"""Which lines differ between two texts, in bounded time whatever they are.
+"""The differing lines of two texts, in bounded time for every input.
 
-Common lines at both ends are set aside. Between them, lines that occur once on either side are anchors: the longest
+Common lines at both ends are removed first. Between them, lines that are unique on both sides are anchors: the longest
 run of them in the same order cuts the texts into smaller pieces (Bram Cohen's patience diff), and so on inside each
-piece. A piece without anchors is solved by Myers' algorithm ("An O(ND) Difference Algorithm and Its Variations",
-1986) over the lines that occur on both sides. All of it draws on one budget of steps; when that is used up, what is
-left counts as replaced whole. The answer is then coarser, never wrong.
+piece. Pieces without anchors are solved by Myers' algorithm ("An O(ND) Difference Algorithm and Its Variations", 1986)
+over the lines that occur on both sides. One budget of steps limits all of it; after that, the rest counts as replaced.
+The answer is then coarser, never wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOWHERE = -2
 
 
 class Region(NamedTuple):
-    """Lines ``before_start:before_end`` of one text stand where ``after_start:after_end`` of the other do."""
+    """Lines ``before_start:before_end`` of one text correspond to ``after_start:after_end`` of the other."""
 
     before_start: int
     before_end: int
@@ -82,7 +82,7 @@ class _Matcher:
         return Region(a, a_end, b, b_end)
 
     def _between_anchors(self, piece: Region) -> list[Region] | None:
-        """The pieces before, between and after what is matched inside ``piece``; None if it is settled."""
+        """The pieces before, between and after the matches inside ``piece``; None if it is solved."""
         a, a_end, b, b_end = piece
         self._steps -= (a_end - a) + (b_end - b)
         if self._steps < 0:
@@ -201,7 +201,7 @@ class _Matcher:
 
 
 def _unique_positions(lines: list[int], start: int, end: int) -> dict[int, int]:
-    """Line → where it stands, in order, for the lines that occur once between ``start`` and ``end``."""
+    """Line → position, in order, for the lines that occur once between ``start`` and ``end``."""
     places: dict[int, int] = {}
     repeated: set[int] = set()
     for at in range(start, end):

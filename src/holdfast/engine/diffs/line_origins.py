@@ -1,7 +1,7 @@
-"""Which change of the history each line of a file comes from: the file's versions, compared one with the next.
+"""The change of the history that each line of a file comes from, by comparing consecutive versions of the file.
 
-It goes back from a state over its parents. A line that a version has and the one before it has not comes from the state
-that made that version. What a merge brought in comes from the merge.
+It goes from a state back over its parents. A line that is in a version and not in the one before comes from the state
+that made that version. Lines of a merged fork come from the merge.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_STEPS: Final = 400_000
 _MOST_CHANGES: Final = 2000
 """Of a state in which a file may have been renamed."""
 _MOST_EVENTS: Final = 5000
-"""That are looked through for a prompt."""
+"""The most events to search for a prompt."""
 _BATCH: Final = 200
 
 
@@ -48,7 +48,7 @@ class LineOrigin(NamedTuple):
     checkpoint: Checkpoint
     """The state that it made."""
     path: bytes
-    """What the file was called there."""
+    """The path of the file there."""
     steps: Sequence[StepInfo]
     """The steps of the undo log that changed the file between the state before and this one, as far as it has them."""
     prompt: int | None
@@ -71,10 +71,10 @@ class LineOrigins(NamedTuple):
 
 
 def line_origins(context: Context, state: CheckpointId, path: bytes) -> LineOrigins:
-    """Where the lines of the file ``path`` in ``state`` come from.
+    """The origins of the lines of the file ``path`` in ``state``.
 
-    It takes as long as the file has versions, within limits: then ``limit`` says which. Raises `NotFoundError` if there
-    is no such file, `RefusedError` (code ``no_text``) for one without lines.
+    The time depends on the number of the file's versions, within limits; ``limit`` names one that was reached. Raises
+    `NotFoundError` if there is no such file, `RefusedError` (code ``no_text``) for one without lines.
     """
     from holdfast.engine.history.queries import browse
 
@@ -108,7 +108,7 @@ class _Walk:
         self._at = context.catalog.checkpoint(state)
         self._path = path
         self._renamed_from: bytes | None = None
-        """What it was called in the state before, if that is another name."""
+        """Its path in the state before, if that differs."""
         self._entry = entry
         self._lines = lines
         self._places: list[int | None] = list(range(len(lines)))
@@ -143,7 +143,7 @@ class _Walk:
                 return
 
     def _parent(self) -> Checkpoint | None:
-        """The state before; None where there is none, or it is not kept."""
+        """The state before; None at the beginning, or if it is not kept."""
         parent = self._at.parent
         return None if parent is None else self._context.catalog.checkpoints_named([parent]).get(parent)
 
@@ -192,7 +192,7 @@ class _Walk:
         return True
 
     def _take(self, lines: Sequence[int]) -> None:
-        """These lines of the version come from the state."""
+        """Assign these lines of the version to the state."""
         found = [place for place in (self._places[line] for line in lines) if place is not None]
         for place in found:
             self.origins[place] = self._at.id
@@ -205,7 +205,7 @@ class _Walk:
 
 
 class _Found:
-    """Tells what made the states that lines come from."""
+    """Finds the events that made the states."""
 
     def __init__(self, context: Context, walk: _Walk) -> None:
         self._context = context
@@ -216,7 +216,7 @@ class _Found:
         self._next: tuple[int, str] | None = None
 
     def origin(self, made: Checkpoint, before: bytes, path: bytes, lines: int) -> LineOrigin:
-        """A state as the origin of lines. To be asked for in their order, the newest first."""
+        """A state as the origin of lines. Call it in the states' order, newest first."""
         events = self._context.catalog.events(self._own, checkpoint=made.id) if made.workspace == self._own else ()
         if not events:
             return LineOrigin(made, path, (), None, "", lines)
@@ -249,7 +249,7 @@ class _Found:
             some = catalog.events(self._own, limit=_BATCH, before=before)
             if not some:
                 return
-            # (Earlier versions have said in the message of a checkpoint that a prompt came.)
+            # Earlier versions recorded a prompt in the message of a checkpoint.
             made = catalog.checkpoints_named({one.checkpoint for one in some if one.operation == "checkpoint"})
             for one in some:
                 asked = one.text if one.operation == "prompt" else None

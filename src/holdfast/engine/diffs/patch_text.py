@@ -98,7 +98,7 @@ def patch(
     and line ends. ``context`` is in lines. Content is fetched in batches as the patch is read; of a file beyond
     `MAX_TEXT_BYTES` (with ``binary``: `MAX_BINARY_PATCH_BYTES`) it only says that it differs.
 
-    Raises what ``fetch`` raises.
+    Raises the errors of ``fetch``.
     """
     for loaded in _load(_items(diff), fetch, MAX_BINARY_PATCH_BYTES if binary else MAX_TEXT_BYTES):
         item = loaded.item
@@ -141,10 +141,10 @@ def stat(diff: Diff, fetch: Fetch) -> list[FileStat]:
 
 
 def to_json(diff: Diff, fetch: Fetch | None) -> answers.Diff:
-    """The JSON object of ``diff``; without a ``fetch`` it says nothing of what is in the files.
+    """The JSON object of ``diff``; without ``fetch``, without the contents of files.
 
-    ``diff`` in it is the hunks of a unified diff. One that is not UTF-8 stands in full in ``diff_base64``, and in
-    ``diff`` with a replacement character for each byte that is not.
+    Its ``diff`` is the hunks of a unified diff. If they are not UTF-8, ``diff_base64`` has them in full, and ``diff``
+    has a replacement character for each invalid byte.
     """
     # A patch does not load how answers are made.
     from holdfast.model.answers import workspace as answers
@@ -168,7 +168,7 @@ def to_json(diff: Diff, fetch: Fetch | None) -> answers.Diff:
 
 
 def _difference(loaded: _Loaded) -> dict[str, Any]:
-    """What is said of a file that is on both sides: the fields of an `answers.Difference`."""
+    """The fields of an `answers.Difference` for a file that both sides have."""
     item = loaded.item
     found: dict[str, Any] = {} if item.status == "R" and item.same_content else _content(loaded)
     if item.before is not None and item.after is not None and item.before.mode != item.after.mode:

@@ -1,4 +1,4 @@
-"""Finds files that went from one path to another: a deleted and an added file with the same or similar content.
+"""Finds renamed files: a deleted and an added file with the same or similar content.
 
 The measure of similarity is Git's (``diffcore-delta.c``): content is cut into chunks at line ends, at the latest
 after 64 bytes; two files share the bytes of the chunks they have in common, and the similarity is that many bytes
@@ -37,14 +37,14 @@ _MAX_TIED_PAIRS = 1 << 14
 
 
 def detect(changes: Sequence[Change], read: Read, *, limit: int = 400) -> tuple[list[Change], list[Renamed]]:
-    """Split ``changes`` into those that remain and the renames among them; the latter are in no other list.
+    """Split ``changes`` into the renames among them and the others.
 
     Only regular files pair with regular files, an empty one only with one of its own name. Equal content pairs
     first (of several candidates those with the most similar paths), then content that is at least
     `MINIMUM_SIMILARITY` percent alike: files with a name that is unique among the deleted and among the added
     first, then the best pairs of the likely ones.
 
-    ``read`` gives the content of entries, None for one that it cannot or will not read. It is asked only if at most
+    ``read`` returns the content of entries, None for one that it cannot or will not read. It is called only if at most
     ``limit`` files are left on each side, only for files up to 1 MiB, and for at most `MAX_READ_BYTES` in all. Both
     answers are sorted by path; equal input gives equal output.
     """
@@ -165,7 +165,7 @@ def _similar_content(
     sources: dict[bytes, Entry], targets: dict[bytes, Entry], read: Read
 ) -> list[tuple[bytes, bytes, int]]:
     by_name = _unique_names(sources, targets)
-    # Files that kept a unique name come first, so that the bound on what is read cuts off the unlikelier ones.
+    # Unique names first, so that the limit on reading drops the less likely pairs.
     first = dict.fromkeys(path for pair in by_name for path in pair)
     order = [*first, *(path for path in sorted((*sources, *targets)) if path not in first)]
     chunks: dict[bytes, dict[int, int]] = {}
@@ -212,9 +212,9 @@ def _best_pairs(
 ) -> list[tuple[bytes, bytes, int]]:
     """Pairs that are alike enough, best first, each path once.
 
-    Works through the chunks that a target shares with sources, those that few sources have first. Where that would
-    take too many steps, the sources that share most of what was looked at are compared in full, and so are those of
-    the target's name with the most similar paths; no others.
+    It examines the chunks that a target shares with sources, rare ones first. If that takes too many steps, only two
+    groups of sources are compared in full: those that share the most examined chunks, and those of the target's name
+    with the most similar paths.
     """
     holders: dict[int, list[tuple[bytes, int]]] = defaultdict(list)
     named: dict[bytes, list[bytes]] = defaultdict(list)

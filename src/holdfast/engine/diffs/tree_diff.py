@@ -29,10 +29,10 @@ def diff(
     paths: Sequence[bytes] = (),
     renames: bool = True,
 ) -> Diff:
-    """How ``target`` (None: the tree) differs from ``base`` (None: nothing at all), limited to ``paths``.
+    """The differences of ``target`` (None: the tree) from ``base`` (None: the empty tree), limited to ``paths``.
 
-    Pages that both share are not read. With ``renames``, files that went and came back elsewhere are told apart from
-    deleted and added ones: the same content first, then at least half of it the same.
+    Shared pages are not read. ``renames`` finds renamed files among deleted and added ones: first those with the same
+    content, then those that share at least half of it.
     """
     before = None if base is None else context.catalog.checkpoint(base)
     if target is None:
@@ -51,7 +51,7 @@ def diff(
     if paths:
         changes = [change for change in changes if any(under(change.path, path) for path in paths)]
         for path in paths:
-            # What is the same on both sides is in the target.
+            # A path without changes exists in the target as well.
             if not path or any(under(change.path, path) for change in changes):
                 continue
             if not any(manifest.iterate(pages, root, path)):
@@ -85,7 +85,7 @@ class PlannedDiff(NamedTuple):
     diff: Diff
     """From the tree to what would be there."""
     unknown: Sequence[bytes]
-    """What the dry run names and no checkpoint holds, sorted: it would be written or deleted as well."""
+    """Paths in the dry run that no checkpoint holds, sorted: they would be written or deleted as well."""
     contents: DiffContents
     """Of both sides."""
 

@@ -1,6 +1,6 @@
-"""What the snapshot provider `holdfast.snapshot.checkpoints` has of the engine: see `Checkpoints` there.
+"""The engine's part of the snapshot provider `holdfast.snapshot.checkpoints`: see `Checkpoints` there.
 
-Nothing is held open between two calls, so that any thread, and any process, can make them.
+Nothing stays open between two calls, so any thread and any process can make them.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _TREE: Final = b"tree"
-"""What is worked in, in a directory that is made and removed around it: what is gone cannot be mounted on any more."""
+"""The working directory, inside one that is made and removed around it: a removed directory cannot be mounted on."""
 _SECONDS: Final = 5.0
-"""That the process that serves a mount has to end when it is unmounted."""
+"""Time for a mount's server to end after the unmount."""
 _PAUSE: Final = 0.005
 _TRIES: Final = 10
 
@@ -105,7 +105,7 @@ class OwnCheckpoints:
         with self._opener() as opener:
             context = opener.open(self._workspace.path) if place is None else self._fork(opener, place)
             request = CheckpointRequest(kind="auto", provenance=Provenance(message=message or keeper))
-            with context.lock():  # until it is pinned, the workspace stands on it, and so it stays
+            with context.lock():  # until the pin exists, the checkpoint is safe as the workspace's own
                 checkpoint = create_checkpoint_locked(context, request).checkpoint
                 context.catalog.pin(checkpoint.root, keeper, checkpoint=checkpoint.id)
             return checkpoint.id
@@ -162,7 +162,7 @@ class OwnCheckpoints:
         """See `Checkpoints.release`."""
         with self._opened() as home:
             retry_with_reserve(home, partial(home.store.catalog.unpin_all, keeper))
-            # (Also if there was no pin: the process that took it away may have been killed.)
+            # Also without a pin: the process that removed it may have been killed.
             self._forget_unused(home)
 
     def release_all(self) -> None:
@@ -192,7 +192,7 @@ class OwnCheckpoints:
             yield opener.open_home()
 
     def _lacking(self) -> str:
-        """What keeps forks from being mounted, as far as that can be told without trying; else empty."""
+        """Why forks cannot be mounted, as far as that is known without trying; else empty."""
         if not self._mounts:
             return "they are not to be mounted"
         if os.geteuid():
@@ -235,7 +235,7 @@ class OwnCheckpoints:
         return context
 
     def _forget_unused(self, home: HomeContext) -> None:
-        """Forget the checkpoints of forks that are no more, but for those that something stands on."""
+        """Forget the checkpoints of deleted forks, except those that others depend on."""
         catalog = home.store.catalog
         gone = [one for one in catalog.workspaces() if not one.live and self._is_ours(one)]
         if not gone:
@@ -245,7 +245,7 @@ class OwnCheckpoints:
         for workspace in gone:
             for checkpoint in catalog.checkpoints(workspace.id):
                 if not any(reason.hard for reason in protected.get(checkpoint.id, ())):
-                    with suppress(RefusedError):  # something has come to stand on it just now
+                    with suppress(RefusedError):  # a fork of it was made just now
                         retry_with_reserve(home, partial(catalog.forget, (checkpoint.id,)))
 
     def _is_in_ours(self, catalog: Catalog, checkpoint: CheckpointId) -> bool:
@@ -257,14 +257,14 @@ class OwnCheckpoints:
         return of.id == self._workspace.id or self._is_ours(of)
 
     def _is_ours(self, workspace: WorkspaceRow) -> bool:
-        """True of a fork or a view of this provider, wherever it was made."""
+        """True for a fork or a view of this provider, wherever it was made."""
         parts = last_seen_path(workspace.path).split(b"/")
         return parts[-1] == _TREE and parts[-3:-2] == [self._workspace.id.encode()]
 
 
 def _forget_fork(home: HomeContext, forked: WorkspaceRow) -> None:
-    """Have nothing of a fork, which no process serves, but its checkpoints. It is let go last: so what was begun is
-    found again, and done once more, by the next process after a kill.
+    """Delete everything of an unserved fork except its checkpoints. Its record goes last, so that after a kill the next
+    process finds it and repeats this.
     """
     retry_with_reserve(home, partial(discard, home, forked))
     remove_whole(home.folder_of(forked))
@@ -272,8 +272,8 @@ def _forget_fork(home: HomeContext, forked: WorkspaceRow) -> None:
 
 
 def _unmount(path: bytes) -> None:
-    """Take away what we have mounted on ``path``, at once for every process that comes. Raises `RefusedError`
-    (``mounted_over``) if something else is mounted there.
+    """Detach our mount on ``path``, so that no new process sees it. Raises `RefusedError` (``mounted_over``) if another
+    file system is mounted there.
     """
     refuse_others(path)
     fuse_device.detach(path, helped=os.geteuid() != 0)
@@ -282,7 +282,7 @@ def _unmount(path: bytes) -> None:
 
 
 def _remove(place: bytes, path: bytes) -> None:
-    """Remove the directory of a fork or a view, also while a process that was told to mount it begins, or ends."""
+    """Remove the directory of a fork or a view, also while its mount server starts or ends."""
     for left in reversed(range(_TRIES)):
         _unmount(path)
         try:
@@ -295,12 +295,13 @@ def _remove(place: bytes, path: bytes) -> None:
 
 
 def _end(folder: bytes, path: bytes) -> int | None:
-    """Unmount a fork, and keep other processes from serving it for as long as the file that this returns is open.
+    """Unmount a fork, and keep other processes from serving it while the returned descriptor is open.
 
-    None if its folder is gone, or a process uses what was mounted: that goes on, with what the kernel still has.
+    None if its folder is gone, or a process uses the mount: that process goes on, with the files that the kernel still
+    has.
     """
     _unmount(path)
-    deadline = time.monotonic() + _SECONDS  # (unmounting has written all of a disk back, which may have taken longer)
+    deadline = time.monotonic() + _SECONDS  # unmounting writes all of a disk back, which may have taken longer
     while os.path.isdir(folder):
         lock = claim_layers(folder)
         if lock is not None:

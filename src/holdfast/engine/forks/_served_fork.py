@@ -60,11 +60,11 @@ class ServedFork:
         except BaseException:
             os.close(lock)
             raise
-        # The overlay has a hold on the file system itself; so whatever ends the overlay ends the server, too.
+        # The overlay itself holds the file system, so unmounting the overlay ends the server, too.
         detach(lower, helped=False)
 
     def wait(self) -> None:
-        """Wait until no process has it mounted any more, or uses what was."""
+        """Wait until no process has it mounted or uses it."""
         self._served.wait(None)
 
     def try_to_end(self) -> None:
@@ -75,7 +75,7 @@ class ServedFork:
             _LOG.warning("it stays mounted: %s", error.message)
 
     def close(self) -> None:
-        """Serve it no more. A process that has it mounted still can read only what was changed."""
+        """Stop serving. A process that still has it mounted can then read changed files only."""
         self._served.close()
         os.close(self._lock)
 

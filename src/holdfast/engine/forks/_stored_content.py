@@ -1,4 +1,4 @@
-"""What a mounted checkpoint holds, read from the store as it is asked for."""
+"""The contents of a mounted checkpoint, read from the store on demand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 _KEPT_BYTES: Final = 64 << 20
-"""Of content: the kernel keeps what it was given itself, so that this is for what is read in parts."""
+"""For contents: this helps reads in parts; the kernel caches its own reads."""
 _OPEN_LARGE: Final = 8
 """Large blobs whose chunks are known, each with up to 4 MiB that were read ahead."""
 _TURNS: Final = 16
@@ -42,7 +42,7 @@ class StoredContent:
         self._kept_bytes = 0
         self._large: OrderedDict[Hash, LargeBlob] = OrderedDict()
         self._reading = [Lock() for _ in range(_TURNS)]
-        """By hash: what is wanted by two is read by one."""
+        """By hash: of two readers of one content, the second waits for the first's result."""
 
     def find(self, path: bytes, /) -> int:
         """See `Content.find`."""
@@ -53,7 +53,7 @@ class StoredContent:
         return self._manifest.run_at(position)
 
     def read(self, path: bytes, entry: Entry, offset: int, size: int, /) -> bytes | memoryview:
-        """See `Content.read`. What it raises names the path."""
+        """See `Content.read`. Its errors name the path."""
         try:
             if entry.size <= SMALL_BLOB_BYTES:
                 return memoryview(self._piece(entry, 0))[offset : offset + size]

@@ -42,7 +42,7 @@ class ServedCheckpoint:
         """
         content = StoredContent(store, root)
         self._device = mount(directory, allow_other=allow_other)
-        # (Whatever is asked for may have to come from far away.)
+        # Contents may have to come from a remote store.
         served = ServedFileSystem(CheckpointTree(content, looks), FrozenCaches())
         transport = DeviceTransport(self._device.descriptor)
         self._server = FuseServer(transport, served, alone=False)
@@ -137,12 +137,12 @@ class Mounted:
 def mount_checkpoint(
     context: Context, checkpoint: CheckpointId, directory: bytes, *, home: bytes, allow_other: bool = False
 ) -> Mounted:
-    """Mount ``checkpoint`` on ``directory``, which must be empty, or is made for as long as it is mounted.
+    """Mount ``checkpoint`` on ``directory``, which must be empty or is made for the duration.
 
-    A mount of ours there whose process was killed is cleared away. Raises `UnsupportedError` where nothing can be
-    mounted, `RefusedError` for a directory that has something in it, or that a workspace would capture.
+    Our own mount there, left by a killed process, is removed. Raises `UnsupportedError` where mounting is impossible,
+    `RefusedError` for a directory that is not empty, or that a workspace would capture.
     """
-    # (Not its own real path: a mount that is dead cannot be looked at.)
+    # Not its own real path: looking at a dead mount fails.
     above, name = os.path.split(os.path.abspath(directory))
     place = os.path.join(os.path.realpath(above), name)
     if clear_dead(place):
@@ -161,8 +161,8 @@ def mount_checkpoint(
 
 
 def newest_checkpoint_at(context: Context, moment: int) -> CheckpointId:
-    """The workspace's newest checkpoint that was taken at ``moment`` (microseconds since 1970) or before it, by the
-    clock of then; of several the one that was recorded last.
+    """The workspace's newest checkpoint taken at or before ``moment`` (microseconds since 1970), by the clock of then;
+    of several with the same time, the one recorded last.
     """
     for one in context.catalog.checkpoints(context.workspace.id):
         if one.created_at <= moment:

@@ -1,4 +1,4 @@
-"""Writing a checkpoint out as a workspace of its own, whose parent it is."""
+"""Writing a checkpoint out as a workspace of its own, with the checkpoint as parent."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ def fork(
 ) -> ForkResult:
     """Write ``source`` out into the workspace that ``open_fork`` registers and opens.
 
-    That workspace's directory must be empty, or hold what a killed fork of the same checkpoint left. Durable when it
-    returns. Content that is known to be missing is an `IntegrityError` before anything is made; damage that shows only
-    when it is read is one too, and what was written by then is removed. Cut short, it is finished by
-    `holdfast.engine.history.recovery` in the new workspace, or by the same fork again. The new workspace
-    is live: retention keeps what it stands on.
+    That workspace's directory must be empty, or hold the rest of a killed fork of the same checkpoint. Durable when it
+    returns. Missing content raises `IntegrityError` before anything is made; damage that shows only on reading raises
+    it as well, after the written files are removed. After an interruption, `holdfast.engine.history.recovery` in the
+    new workspace finishes it, or a repeated call. Retention keeps the checkpoints that the new workspace depends on.
     """
     _require(context, context.catalog.checkpoint(source))
     forked = open_fork()

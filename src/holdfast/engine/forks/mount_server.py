@@ -1,4 +1,4 @@
-"""What the process does that serves a mount when the command that asked for it has ended: see `mount_server`."""
+"""The server process of a mount, which outlives the command that made it: see `mount_server`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The process that serves a mount when the command that asked for it has ended: how it is started and told what to do.
+"""Starting the server process of a mount, which outlives the command, and sending it its order.
 
-What it does then is in `holdfast.engine.forks.mount_server`. It is started early, so that it gets ready while the
-command sees to the rest. There it says how that went, and nothing more; it ends when nothing is mounted any more.
+Its own code is in `holdfast.engine.forks.mount_server`. It is started early, so that it gets ready during the command's
+other work. It reports only whether the mount succeeded, and ends when nothing is mounted any more.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 _SERVING: Final = "holdfast.engine.forks.mount_server"
 _SECONDS: Final = 60.0
-"""That a mount may take: the home may be slow."""
+"""Time for a mount: the home may be slow."""
 
 
 class MountOrder(NamedTuple):
-    """What to mount."""
+    """An order to mount."""
 
     home: bytes
     root: bytes
@@ -46,7 +46,7 @@ class MountOrder(NamedTuple):
 
 
 def decode_order(given: bytes) -> MountOrder:
-    """What was given."""
+    """The order in these bytes."""
     fields: dict[str, Any] = json.loads(given)
     for name in ("home", "root", "directory"):
         fields[name] = parse_display(fields[name])
@@ -54,9 +54,9 @@ def decode_order(given: bytes) -> MountOrder:
 
 
 class MountServer:
-    """Such a process, that waits for its order. Use it as a context manager: without one it ends.
+    """A server process that waits for its order. A context manager: without an order the process ends.
 
-    It is there soonest if it is started before anything else is done: see `holdfast.processes.detached_worker`.
+    Start it before other work, so that it is ready soonest: see `holdfast.processes.detached_worker`.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class MountServer:
         self.pid = self._process.pid
 
     def mount(self, order: MountOrder) -> None:
-        """Have it mount something and go on by itself. Returns when it is mounted; raises what went wrong."""
+        """Order a mount, which the process then serves on its own. Returns when it is mounted; raises its errors."""
         try:
             said = self._process.ask(order.encode(), _SECONDS)
         except TimeoutError:
@@ -87,10 +87,10 @@ class MountServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """It is without an order, or has failed: then it ends."""
+        """Without an order, or after a failure, the process ends."""
         self._process.close()
 
 
 def given_or_started(server: MountServer | None) -> AbstractContextManager[MountServer]:
-    """A server, for the length of a block: the one that the caller has started, and sees to, or another."""
+    """A server for the length of a block: the caller's, which the caller also ends, or a new one."""
     return MountServer() if server is None else nullcontext(server)

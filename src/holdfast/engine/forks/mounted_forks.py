@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _SECONDS: Final = 10.0
-"""That a server has to end when nothing is mounted any more."""
+"""Time for a server to end when nothing is mounted any more."""
 _PAUSE: Final = 0.005
 
 
@@ -38,9 +38,9 @@ def fork_mounted(
 ) -> ForkResult:
     """Make ``source`` a writable workspace without writing it out, in the directory that ``open_fork`` makes.
 
-    What is changed lies in the home, and survives everything that the home survives; a process of its own serves the
-    rest until it is unmounted. Raises `UnsupportedError` where it cannot be mounted; then nothing is left of it. Cut
-    short, it is finished by the same call again. ``server`` is one that was started before anything else, if it was.
+    Changes are stored in the home, and are as durable as that; a process of its own serves the other files until the
+    unmount. Raises `UnsupportedError`, and leaves nothing, where it cannot be mounted. After an interruption, the same
+    call finishes it. ``server`` is one that was started early, if any.
     """
     refuse_without_privilege()
     with given_or_started(server) as serving:
@@ -63,7 +63,7 @@ def fork_mounted(
 
 
 def mount_again(opener: Opener, directory: bytes, server: MountServer | None = None) -> bytes:
-    """Mount a fork again, with all that was changed in it; its real path. Raises `NotFoundError` if it is none."""
+    """Mount a fork again, with all its changes; its real path. Raises `NotFoundError` if it is no fork."""
     context = opener.open_fork(directory)
     with context.lock():
         path = context.workspace.path
@@ -85,13 +85,13 @@ def mount_again(opener: Opener, directory: bytes, server: MountServer | None = N
 
 
 def unmount(opener: Opener, directory: bytes) -> bytes:
-    """Unmount a fork or a checkpoint; its real path. What was changed in a fork is kept.
+    """Unmount a fork or a checkpoint; its real path. A fork's changes are kept.
 
-    Raises `RefusedError` while a process uses it, `NotFoundError` if nothing of ours is mounted there.
+    Raises `RefusedError` while a process uses it, `NotFoundError` without one of our mounts there.
     """
     from holdfast.bridge.mount import fuse_device
 
-    # (Not its own real path: a mount that is dead cannot be looked at.)
+    # Not its own real path: looking at a dead mount fails.
     above, name = os.path.split(os.path.abspath(directory))
     path = os.path.join(os.path.realpath(above), name)
     if fuse_device.is_mounted(path):
@@ -156,7 +156,7 @@ def _begin(forked: Context, source: Checkpoint) -> ForkNote:
 
 
 def _take_back(forked: Context) -> None:
-    """Leave nothing of a fork that could not be mounted."""
+    """Delete everything of a fork that could not be mounted."""
     from holdfast.engine.forks import unmount_to_directory
 
     forked.catalog.let_go(forked.workspace.id)

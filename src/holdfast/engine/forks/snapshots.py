@@ -56,20 +56,20 @@ class TakenSnapshot(NamedTuple):
     everything: bool
     """Whether it holds all that the workspace does, ignored files too."""
     notes: tuple[str, ...]
-    """What its provider says of itself, such as what it leaves out."""
+    """Remarks of its provider, such as files that it leaves out."""
     passed_over: tuple[str, ...]
     """The providers that can capture nothing at this moment, each with why."""
 
 
 class Overlaid(NamedTuple):
-    """What a command is run in at the workspace's own path."""
+    """The view in which a command runs at the workspace's own path."""
 
     prepared: Prepared
     provider: Provider
 
 
 class Snapshots:
-    """The snapshots of one workspace. What changes anything raises `RefusedError` (``inside_run``) in a run."""
+    """The snapshots of one workspace. Methods that change anything raise `RefusedError` (``inside_run``) in a run."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -82,7 +82,7 @@ class Snapshots:
         return sorted(found, key=lambda one: (one.created_at, one.id))
 
     def show(self, name: str) -> SnapshotInfo:
-        """One of them, by its id, the beginning of that (4 digits or more), or its label. Raises `NotFoundError`
+        """A snapshot by its id, a prefix of it (4 digits or more), or its label. Raises `NotFoundError`
         (``no_snapshot``), `UsageError` (``ambiguous``).
         """
         return _info(*self._find(name))
@@ -118,8 +118,8 @@ class Snapshots:
             return [view.path for view in views]
 
     def discard(self, name: str) -> Token:
-        """Remove one, for good; its id. A checkpoint that it is stays in the history. Raises as `show`; `RefusedError`
-        (``in_use``) while it is shown. Also on a full disk, where it frees room.
+        """Remove a snapshot permanently; its id. If it is a checkpoint, that stays in the history. Raises as `show`;
+        `RefusedError` (``in_use``) while it is mounted. Works on a full disk, where it frees room.
         """
         with with_disk_reserve(self._context), self._changing():
             provider, snapshot = self._find(name)
@@ -135,11 +135,11 @@ class Snapshots:
 
     @contextmanager
     def overlay(self, name: str | None = None, *, provider: str | None = None) -> Generator[Overlaid]:
-        """For the length of the block something to work in at the workspace's own path, apart from the workspace: as
-        the snapshot ``name`` is, or (None) as the workspace is now. Commands find it there by `Prepared.enter`.
+        """For the length of the block, a separate view at the workspace's own path, with the contents of the snapshot
+        ``name`` or (None) of the present workspace. Commands enter it by `Prepared.enter`.
 
-        Raises as `show`; `UnsupportedError` (``no_provider``) where no provider has such a mode, or where that of the
-        snapshot is another one.
+        Raises as `show`; `UnsupportedError` (``no_provider``) where no provider has this mode, or the snapshot is of
+        another provider.
         """
         forbid_inside_run(self._context, "a snapshot")
         make_private(self._folder)
@@ -148,7 +148,7 @@ class Snapshots:
             with self._changing():
                 found = None if name is None else self._find(name)
                 using = self._chosen("overlay", provider).provider if found is None else found[0]
-                fcntl.flock(runs, fcntl.LOCK_SH)  # (nothing is swept any more)
+                fcntl.flock(runs, fcntl.LOCK_SH)  # from now on no sweep removes it
                 prepared = using.prepare("overlay", base=None if found is None else found[1])
             try:
                 yield Overlaid(prepared, using)
@@ -158,7 +158,7 @@ class Snapshots:
             os.close(runs)
 
     def keep(self, overlaid: Overlaid, label: str) -> SnapshotInfo:
-        """Take a snapshot of what was worked in."""
+        """Take a snapshot of the view."""
         with self._changing():
             return _info(overlaid.provider, overlaid.provider.snapshot(overlaid.prepared, label))
 
@@ -200,7 +200,7 @@ class Snapshots:
             yield
 
     def _sweep(self) -> None:
-        """Remove what commands were run in by processes that were killed: those that live hold the lock."""
+        """Remove the views of killed processes: living ones hold the lock."""
         runs = os.open(os.path.join(self._folder, b"runs.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(runs, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -217,8 +217,8 @@ class Snapshots:
 
 
 def remove_all(context: Context) -> None:
-    """Remove all snapshots of a workspace that is deleted for good, and all that shows them. What is not one that a
-    user has asked for stays.
+    """Remove all snapshots that users took of a workspace that is deleted permanently, with their mounts. Other files
+    of the providers, such as sessions', stay.
     """
     for provider in providers_of(context, ASKED_FOR):
         for one in provider.tokens():
@@ -234,7 +234,7 @@ def _in_place(provider: Provider) -> Prepared:
 
 
 def _clear_unused(provider: Provider) -> None:
-    """Have nothing of a provider that has no snapshot any more. The caller keeps others from taking one."""
+    """Remove everything of a provider without snapshots. The caller keeps others from taking one."""
     if not provider.snapshots():
         for one in provider.tokens():
             if one.kind == "workspace" and one.path is None:

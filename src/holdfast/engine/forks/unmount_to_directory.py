@@ -30,9 +30,9 @@ _LOG = Log(__name__)
 def materialise(context: Context, note: ForkNote, mount_again: Callable[[], object]) -> None:
     """Put a plain directory with the fork's content in its place. Needs the lock of the workspace.
 
-    All of it is copied, with owners, times, hard links and extended attributes, beside the directory, and takes its
-    place at once; cut short, it is a fork as before. Raises `RefusedError` while a process uses the fork. If anything
-    goes wrong, ``mount_again`` is called where it was mounted.
+    Everything is copied, with owners, times, hard links and extended attributes, to a sibling directory, which then
+    replaces the mount atomically; after an interruption the fork is unchanged. Raises `RefusedError` while a process
+    uses the fork. After a failure ``mount_again`` is called if it was mounted.
     """
     refuse_without_privilege()
     path = context.workspace.path
@@ -43,7 +43,7 @@ def materialise(context: Context, note: ForkNote, mount_again: Callable[[], obje
         raise RefusedError(f"{display(path)} is mounted, where this process cannot see it", code="in_use")
     for left in _copies(context):  # by a process that was cut short
         shutil.rmtree(left, ignore_errors=True)
-    # (A name of its own: what copied for one that was killed may still be about to end.)
+    # A new name: the copying process of a killed attempt may still be running.
     copy = _stem(context) + context.random(8).hex().encode()
     try:
         _copy(context, note, copy)
@@ -72,9 +72,9 @@ def finish(context: Context, note: ForkNote) -> None:
 
 
 def discard(context: StoreContext, workspace: WorkspaceRow) -> None:
-    """Let go of a fork's layers, and of its base, if the workspace is a fork by mount. What was changed is lost.
+    """Delete a mounted fork's layers and base; nothing for other workspaces. Its changes are lost.
 
-    Idempotent: the note goes last, so that cut short it is done again by the next process.
+    Idempotent: the note is deleted last, so that after an interruption the next process repeats it.
     """
     folder = context.folder_of(workspace)
     note = fork_layers.read_note(folder)
@@ -106,7 +106,7 @@ def _copy(context: Context, note: ForkNote, copy: bytes) -> None:
 
 
 def _stem(context: Context) -> bytes:
-    """What the path of a copy begins with, beside the directory that it is to take the place of."""
+    """Prefix of the path of a copy, beside the directory that it replaces."""
     beside = os.path.dirname(context.workspace.path)
     return os.path.join(beside, TEMPORARY_PREFIX + context.workspace.id.encode() + b"-")
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def providers_of(context: Context, session: str) -> Sequence[Provider]:
-    """Every provider, for a session in the workspace, whether it can be used there or not. Makes nothing. They are to
-    be asked together, and once, for what they can do: they look through the workspace in common.
+    """Every provider, for a session in the workspace, usable there or not. Makes nothing. Ask them together, and once,
+    whether they are usable: they share one scan of the workspace.
 
     Raises `UsageError` if no session can be called ``session``.
     """

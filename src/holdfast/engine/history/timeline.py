@@ -1,10 +1,10 @@
-"""All that happened to a workspace, the newest first: one query over its history, its undo log and sessions; in pages,
-or as the rows of `log`, of which each tells one thing.
+"""Everything that happened to a workspace, newest first: one query over its history, its undo log and its sessions; in
+pages, or as the rows of `log`.
 
 Three sources are merged, each in the order of its own numbers: events by theirs, steps and edits by those of the undo
-log, the commands of a session by theirs. An event says how far the undo log was (`HistoryEvent.undo_seq`), and a
-command in which states it began and ended: so what came before what is told by numbers, and the clock may go back.
-Times decide only where an earlier version recorded no number.
+log, the commands of a session by theirs. An event records the undo log's number (`HistoryEvent.undo_seq`), and a
+command the states of its beginning and end. So numbers decide the order, and the clock may go back. Times decide only
+where an earlier version recorded no number.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _MOST = 1000
 _MOST_SCANNED = 300
-"""Entries that are looked at for one page of `log_page` at most: a filter that holds for few of a long history gives
-pages with fewer rows, or none, and where to go on."""
+"""The most entries to examine for one page of `log_page`: with a rare filter in a long history a page has fewer rows,
+or none, and a cursor.
+"""
 _MOST_COMPARED = 100
 """The same where paths are wanted: states are compared for each entry."""
 _BATCH = 200
 _MOST_TO_JOIN = 30_000_000
-"""So many microseconds after a run has begun its keeper may not know it yet."""
+"""Microseconds after a run's beginning within which its keeper may not know it yet."""
 _LAST = 1 << 62
 """After every number that was given out."""
 _MAKING = ("checkpoint", "prompt", "run", "promote", "fork")
@@ -68,12 +69,12 @@ def timeline(
     cursor: str | None = None,
     sessions: Iterable[SessionCommands] = (),
 ) -> TimelinePage:
-    """At most ``limit`` items for which ``wanted`` holds, from where ``cursor`` says (None: from the newest). Changes
-    nothing.
+    """At most ``limit`` items that match ``wanted``, from ``cursor`` on (None: from the newest). Changes nothing.
 
-    All pages together have every item once, however they are cut, and no item that came after the first page. In memory
-    are the list of steps, a number for each command and, where there are any, for each event, and of all else a few. An
-    undo log of another version is left out, which is said. Raises `UsageError` for a limit or a cursor that is none.
+    All pages together have every item exactly once, for every page size, and no item newer than the first page. It
+    holds in memory the list of steps, a number for each command and, if there are commands, for each event; of all
+    other data only a few. An undo log of another version is left out, with a warning. Raises `UsageError` for an
+    invalid limit or cursor.
     """
     if not 0 < limit <= _MOST:
         raise UsageError(f"a page has from 1 to {_MOST} items, not {limit}")
@@ -99,15 +100,14 @@ def log_rows(
     sessions: Iterable[SessionCommands] = (),
     progress: Progress | None = None,
 ) -> Iterator[TimelineItem]:
-    """The rows of `log` for which ``wanted`` holds, the newest first; with ``steps`` also what the undo log knows by
-    itself: steps, edits by others, operations that wait. Changes nothing.
+    """The rows of `log` that match ``wanted``, newest first; with ``steps`` also rows of the undo log alone: steps,
+    edits by others, held operations. Changes nothing.
 
-    A run is one row, at its end; of one whose end was not noted (``state`` is ``open``, or ``killed`` where
-    it goes on no more) at its beginning. A command of
-    a session and the checkpoint that was made of what it did are one row. Checkpoints that no event has made, such as
-    those of a bundle, are rows as well, with the number 0. Nothing is held open between two rows. ``progress`` is told
-    of every row that was looked at, wanted or not: between two rows that match there may be many, and an error that it
-    raises ends the query. Otherwise as `timeline`.
+    A run is one row, at its end; if its end was not noted, at its beginning (``state`` is ``open``, or ``killed`` if it
+    no longer runs). A command of a session and the checkpoint of its changes are one row. Checkpoints without an event,
+    such as those of a bundle, are rows as well, with the number 0. Nothing stays open between two rows. ``progress`` is
+    called for every examined row: there may be many between two matches, and an error that it raises ends the query.
+    Otherwise as `timeline`.
     """
     newest = _newest(context)
     merger = _Merger(context, wanted, newest, sessions, all_of_log=steps)
@@ -134,12 +134,11 @@ def log_page(
     until: str | None = None,
     sessions: Iterable[SessionCommands] = (),
 ) -> TimelinePage:
-    """At most ``limit`` of the `log_rows`, from where ``cursor`` says (None: from the newest) down to ``until``, which
-    is the cursor of an earlier page; and of what the undo log knows by itself all but the steps of runs, which the row
-    of the run stands for. Changes nothing.
+    """At most ``limit`` of the `log_rows`, from ``cursor`` (None: the newest) down to ``until``, the cursor of an
+    earlier page; with all rows of the undo log except steps of runs, which their run's row includes. Changes nothing.
 
-    It costs what the page does, and once for a context 4 µs for each event that there is. A page has fewer rows where
-    many have to be looked at for each that is wanted. Otherwise as `timeline`.
+    Its cost depends on the page, plus 4 µs for each event, once for a context. A page has fewer rows where few match.
+    Otherwise as `timeline`.
     """
     if not 0 < limit <= _MOST:
         raise UsageError(f"a page has from 1 to {_MOST} items, not {limit}")
@@ -163,19 +162,19 @@ def log_page(
 
 
 class _UndoLog(NamedTuple):
-    """What the undo log of a workspace holds. It was read at once: as long as one is open, others wait for it."""
+    """The contents of a workspace's undo log, read in one go: while a log is open, others wait for it."""
 
     steps: Mapping[int, StepInfo]
     """By their ids."""
     barriers: Sequence[BarrierInfo]
     held: Sequence[TicketInfo]
     touching: Mapping[bytes, frozenset[int]]
-    """The steps that have changed something at, below or above a path."""
+    """The steps that changed a path, or one below or above it."""
 
 
 def read_undo_log(context: Context, paths: Iterable[bytes]) -> _UndoLog:
-    """``paths``: those of which it has to be known which steps have changed something there. One of another version is
-    as if there were none, which is said.
+    """``paths``: paths for which the steps that changed them are needed. A log of another version counts as none, with
+    a warning.
     """
     from holdfast.engine.opening.undo_log import open_service
     from holdfast.undo.journal.log_ownership import VersionMismatchError
@@ -208,7 +207,7 @@ class _Entry(NamedTuple):
     item: TimelineItem
     key: _Key
     states: tuple[CheckpointId | None, CheckpointId | None] = (None, None)
-    """What the tree was before it and after it, where it is known by that what it changed."""
+    """The tree's states before and after it, where its own record has them."""
 
 
 class _Position(NamedTuple):
@@ -216,7 +215,7 @@ class _Position(NamedTuple):
 
     event: int
     log: _Key
-    """The number in the undo log, and what tells apart what has the same."""
+    """The number in the undo log, and a distinction between items with the same number."""
     command: _Key
     """The event that it comes after, the session, the number in there."""
 
@@ -230,7 +229,7 @@ class _Position(NamedTuple):
         """From a cursor. Raises `UsageError`."""
         try:
             event, log, command = cursor.split(":", 2)
-            number, rank, one = map(int, log.split("."))  # (a step's id may be negative)
+            number, rank, one = map(int, log.split("."))  # a step's id may be negative
             anchor, seq, session = command.split(".", 2)
             return cls(int(event), (number, rank, one), (int(anchor), session, int(seq)))
         except ValueError:
@@ -245,7 +244,7 @@ class _RowPosition(NamedTuple):
     """Events from this number on came after the first page: they are on none, and a run that one of them ends is open.
     """
     eventless: CheckpointId | None = None
-    """The last checkpoint that was looked at of those that `_EventlessCheckpoints` reads."""
+    """The last examined checkpoint of those that `_EventlessCheckpoints` reads."""
 
     @classmethod
     def of(cls, newest: _Position) -> _RowPosition:
@@ -266,7 +265,7 @@ class _RowPosition(NamedTuple):
             raise UsageError(f"{cursor!r} is no cursor of a log") from None
 
     def is_beyond(self, end: _RowPosition) -> bool:
-        """Whether a row that ends here is none of the pages before ``end``."""
+        """Whether a row that ends here is not in the pages before ``end``."""
         (event, log, command), last = self.entry, end.entry
         return event < last.event or log < last.log or command < last.command
 
@@ -300,7 +299,7 @@ class _Merger:
         self._all_of_log = all_of_log
         self._steps_of_runs = steps_of_runs
         self._checkpoints: dict[CheckpointId, Checkpoint | None] = {}
-        """Those that the last events name; None for one that was forgotten."""
+        """The checkpoints that the last events name; None for a forgotten one."""
         self._found_index: HistoryIndex | None = None
         self._found_undo_log: _UndoLog | None = None
 
@@ -310,7 +309,7 @@ class _Merger:
         log, commands = self._log(), self._commands()
         held, command = next(log, None), next(commands, None)
         for event, before in self._events():
-            # What comes after the event: between commands and steps after the same one, nothing says which was first.
+            # Items after the event: the order of commands and steps after the same event is unknown.
             while command is not None and command.key >= (event.seq, "", 0):
                 position = position._replace(command=command.key)
                 yield command, position
@@ -371,14 +370,14 @@ class _Merger:
             yield one, last._replace(eventless=one.item.checkpoint)
 
     def _has_ended(self, run: TimelineItem) -> bool:
-        """Whether a run whose end was not noted is over: no keeper has it, and no process is at noting its end."""
+        """Whether a run whose end was not noted is over: no keeper has it, and no process is noting its end."""
         if self._context.clock.now() - run.at < _MOST_TO_JOIN:
             return False
         from holdfast.engine.opening.undo_log import open_if_running
         from holdfast.supervisor.control.remote_service import RemoteUndoService
 
         try:
-            # (The end of a run is noted under the lock, when its keeper may have ended already.)
+            # The lock is held while a run's end is noted, when its keeper may have ended already.
             with self._context.lock(0, as_found=True), open_if_running(self._context) as service:
                 return not isinstance(service, RemoteUndoService) or not service.serves(run.run)
         except HoldfastError:
@@ -390,7 +389,7 @@ class _Merger:
         return _matches(entry.item, self._wanted) and (not paths or any(self._touches(entry, path) for path in paths))
 
     def _touches(self, entry: _Entry, path: bytes) -> bool:
-        """Whether it changed something at, below or above a path."""
+        """Whether it changed the path, or one below or above it."""
         item = entry.item
         return (
             any(_meet(one, path) for one in item.paths)
@@ -405,7 +404,7 @@ class _Merger:
         catalog, workspace, below = self._context.catalog, self._context.workspace.id, self._start.event
         later: HistoryEvent | None = None
         while some := catalog.events(workspace, limit=_BATCH, before=below):
-            # (The last one of a batch is given when the one before it is known.)
+            # The last event of a batch is returned when the one before it is known.
             named = {event.checkpoint for event in (some if later is None else (later, *some))}
             self._checkpoints = dict.fromkeys(named) | catalog.checkpoints_named(named)
             for event in some:
@@ -434,7 +433,7 @@ class _Merger:
         elif event.steps:
             command, run = self._undone(event)
         is_move = kind in ("undo", "redo") and not event.steps
-        # Of what went to a state that there was, its labels say where that is.
+        # For a move to an existing state, the labels of that state say where it went.
         named = self._checkpoint(event.checkpoint) if made is None and kind in _MOVES else made
         item = TimelineItem(
             kind,
@@ -454,8 +453,8 @@ class _Merger:
         return _Entry(item, (event.seq, 0, 0), (earlier, event.checkpoint))
 
     def _reversed(self, state: CheckpointId | None, event: HistoryEvent) -> str:
-        """The name of the row whose change an undo or a redo by checkpoints is of: the one that led to the ``state``
-        that it left, or went to. (Undone steps leave what was there before them, which another change has made.)
+        """The name of the row that an undo or a redo by checkpoints reversed: the one that made the ``state`` that it
+        left, or went to. Undone steps leave the state before them, which another change made.
         """
         if state is None:
             return ""
@@ -474,20 +473,20 @@ class _Merger:
     def _made_with(self, event: HistoryEvent) -> Checkpoint | None:
         """The checkpoint that was made with an event; None where that names a state that there was, or is forgotten."""
         found = self._checkpoint(event.checkpoint)
-        # (Going to a state that there was makes none, whatever the clock says.)
+        # Moving to an existing state makes no checkpoint, whatever the clock says.
         may_make = event.operation not in _MOVES or bool(event.steps)
         if found is None or (may_make and found.created_at == event.at):
             return found
-        # A merge, and what is restored in part, is put together before the tree is brought there; later returns to it
-        # are restores.
+        # The checkpoint of a merge or partial restore is made before the tree is brought to it; later returns to it are
+        # restores.
         is_made_for_it = event.operation == "restore" and (
             found.kind == "merge" or (found.kind == "rescue" and found.workspace == self._context.workspace.id)
         )
         return found if is_made_for_it and self._index.named[event.checkpoint][0] == event.seq else None
 
     def _undone(self, event: HistoryEvent) -> tuple[str, str]:
-        """The command of the steps that were taken back, or brought forward, if all are of one command; and their run,
-        if all are of one that the history knows (that of a session it does not).
+        """The command of the undone or redone steps, if all have the same; and their run, if all have one that the
+        history knows (not a session's).
         """
         steps = [step for step in map(self._undo_log.steps.get, event.steps) if step is not None]
         commands, runs = {_command(step) for step in steps}, {step.run for step in steps}
@@ -560,7 +559,7 @@ class _Merger:
                 run="" if step is None else step.run,
                 paths=(ticket.path,),
             )
-            # (It came after its step began; what the step has done since has no number that could be asked for.)
+            # It came after its step began; no number tells the order with the step's later changes.
             key = (_LAST if step is None else step.begun, 2, ticket.id)
             found.append(_Entry(item, key))
         return iter(sorted((one for one in found if one.key < self._start.log), key=_key_of, reverse=True))
@@ -603,9 +602,9 @@ class _Merger:
             yield _Entry(item, (began[entry.seq], session.session, entry.seq), states)
 
     def _beginnings(self, session: SessionCommands) -> dict[int, int]:
-        """For each command the event that it came after. Of one that has changed something that is the last before the
-        state that it left; of another, the first that may have led to the state in which it began: one that names that
-        state, and is not before what led to the states of the commands before it.
+        """For each command the event that it followed. For one with changes, the last before the state that it left.
+        For others, the first possible one: an event that names the state in which the command began, and no older than
+        those of earlier commands.
         """
         began: dict[int, int] = {}
         event = 0
@@ -618,8 +617,8 @@ class _Merger:
 
 
 class HistoryIndex:
-    """What the events of a history name, in the order in which they came. Events are only ever appended, so it is kept
-    with the context and read on from where it ended.
+    """The states and runs that a history's events name, in order. Events are only appended, so it is kept with the
+    context and extended.
     """
 
     def __init__(self) -> None:
@@ -657,18 +656,18 @@ class _EventlessCheckpoints:
     """The checkpoints of a workspace that no event has made, as those of a bundle, the last recorded first."""
 
     def __init__(self, context: Context, after: CheckpointId | None = None) -> None:
-        """``after``: the one that was looked at last, if this goes on from there."""
+        """``after``: the last examined checkpoint, to continue from there."""
         self._context = context
         self._read: list[Checkpoint] = []
-        """Those that were read, and not given yet; the next one last."""
+        """Checkpoints that were read and not returned yet; the next one last."""
         self._before = after
         self._ended = False
         self.last = after
-        """The one that was looked at last."""
+        """The last examined checkpoint."""
 
     def until(self, made: CheckpointId | None) -> Iterator[_Entry]:
-        """Those that were recorded after ``made``, which an event has made, and after that none of those that were
-        given before; None: all that are left.
+        """Checkpoints recorded after ``made``, a checkpoint of an event, that were not returned before; None: all
+        others.
         """
         while (one := self._next()) is not None and one.id != made:
             author, message, command = one.provenance
@@ -700,7 +699,7 @@ class _EventlessCheckpoints:
 
 
 def _is_of_command(item: TimelineItem) -> bool:
-    """Whether a checkpoint may be one that a session made of what a command of it did, and nothing is said of it."""
+    """Whether a checkpoint may be the one that a session made of a command's changes, without a message of its own."""
     made = item.made
     return (
         made is not None
@@ -720,7 +719,7 @@ def _key_of(entry: _Entry) -> _Key:
 
 
 def _is_after(entry: _Entry, event: HistoryEvent) -> bool:
-    """Whether something in the undo log came after an event."""
+    """Whether an item of the undo log came after an event."""
     number = entry.key[0]
     if event.undo_seq is None or not number:
         return entry.item.at > event.at  # an earlier version has recorded no number

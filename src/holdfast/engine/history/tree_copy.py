@@ -30,8 +30,7 @@ def write_out(
 ) -> ApplyResult:
     """Write the operation's target into the tree and commit the fork's first checkpoint. Needs the lock; idempotent.
 
-    Large files that ``beside``, the tree that is forked, still holds as they were saved share their blocks with it
-    where the file system can do that.
+    Large files that are unchanged in ``beside``, the forked tree, share their blocks with it where the file system can.
     """
     source = context.catalog.checkpoint(operation.target)
     pages = context.store.pages
@@ -93,7 +92,7 @@ def create_first_checkpoint(context: Context, source: Checkpoint) -> CheckpointI
 
 
 def _remove_written(context: Context, changes: Iterable[Change], operation: Operation) -> None:
-    """Remove what was written of a fork that can never be finished, and nothing else; the directory stays, empty."""
+    """Remove the files of a fork that can never be finished, and nothing else; the empty directory stays."""
     context.tree.apply([Change(path, after, None) for path, _, after in changes], [], nonce=operation.nonce)
     if context.catalog.cursor(context.workspace.id).head is None:
         remove_operation(context.folder, operation)

@@ -1,9 +1,9 @@
 """Undo and redo: one change back, one change forward, along the events that changed the tree.
 
-Every checkpoint and every full restore is a state; each knows the state that it replaced. What happened between two
-states is taken back step by step, by the undo log, as far as steps made it (`holdfast.engine.history._step_reversal`),
-and for the rest by going to the earlier state. `redo` goes the same way forward, towards the newest state that was
-undone. Nothing is ever taken out of the history.
+Every checkpoint and every full restore is a state; each knows the state that it replaced. Between two states, changes
+of steps are undone step by step by the undo log (`holdfast.engine.history._step_reversal`), and all others by going to
+the earlier state. `redo` goes the same way forward, towards the newest state that was undone. Nothing is ever removed
+from the history.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from holdfast.undo.service import StepInfo, UndoService
 
 
-# Taking back all that a run did: by the undo log, and what that has forgotten by the checkpoint from its beginning.
+# Undoing a whole run: by the undo log, and steps that it has forgotten by the checkpoint from the run's beginning.
 
 _LOG = Log(__name__)
 
@@ -76,16 +76,16 @@ _SHOWN = 5
 
 
 class _RunRemainder(NamedTuple):
-    """What is left to take back of a run."""
+    """The part of a run that can still be undone."""
 
     steps: Sequence[StepInfo]
     start: HistoryEvent | None
-    """Its beginning, where the undo log does not hold all of it: what is missing is taken back by that checkpoint."""
+    """The run's beginning, if the undo log lacks steps: its checkpoint undoes the missing ones."""
 
 
 _PAUSE = 0.02
 _KILLED_SECONDS = 30.0
-"""A busy machine may take so long to end what was killed."""
+"""How long a busy machine may take to end killed processes."""
 
 
 def newest_run(context: Context, service: UndoService | None) -> str:
@@ -114,7 +114,7 @@ def newest_run(context: Context, service: UndoService | None) -> str:
 def preview_run(
     context: Context, service: UndoService | None, run: str, *, force: bool, recorded_only: bool
 ) -> RestoreResult:
-    """What `undo_run` would do. Changes nothing."""
+    """The result that `undo_run` would have. Changes nothing."""
     chosen, start = _remainder_of(context, service, run, force=force, recorded_only=recorded_only)
     done: list[RestoreResult] = []
     if chosen:
@@ -140,15 +140,14 @@ def undo_run(
     recorded_only: bool,
     progress: Progress | None,
 ) -> RestoreResult:
-    """Take back what is left of a run, all of it or nothing, after what is there was saved. Needs the lock.
+    """Undo the rest of a run, all of it or nothing, after saving the present state. Needs the lock.
 
-    Raises `NotFoundError` if nothing is left, or cannot be had any more; `RefusedError` if the run is still going on,
-    or changes of others would be taken back with it (``recorded_only``: might be), or (``steps_forgotten``) the
-    log has forgotten steps of it, so that ignored files which they changed would stay so; and what `reverse_steps`
-    raises.
+    Raises `NotFoundError` if nothing is left, or the rest cannot be undone any more. Raises `RefusedError` if the run
+    still goes on, if others' changes would be undone with it (``recorded_only``: might be), or (``steps_forgotten``) if
+    the log has forgotten steps, so that ignored files would keep their changes; and as `reverse_steps`.
     """
     chosen, start = _remainder_of(context, service, run, force=force, recorded_only=recorded_only)
-    # (By the checkpoint that the run began with, anything may be changed.)
+    # The run's first checkpoint may change any path.
     save_rescue(
         context, progress, touched=tuple if start else partial(touched_paths, service, [step.id for step in chosen])
     )
@@ -225,8 +224,8 @@ def _still_running(service: UndoService, run: str) -> RefusedError:
 def _is_forgotten(
     context: Context, service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]
 ) -> bool:
-    """Whether the undo log has given up steps of a run: it says so, or a step that the run ended with is not there; or
-    of a run whose end was not seen, there is no log at all any more, or one was set aside since.
+    """Whether the undo log has forgotten steps of the run: it reports so, or a step that the run ended with is missing;
+    for a run without a noted end, if there is no log, or one was set aside since.
     """
     if service is None:
         return not _has_ended(events) or any(event.steps for event in events)
@@ -248,7 +247,7 @@ def _start_of(context: Context, run: str, events: Sequence[HistoryEvent]) -> His
 
 
 def _is_taken_back(context: Context, start: HistoryEvent) -> bool:
-    """Whether the tree is in a state that stands on a return to the checkpoint that the run began with."""
+    """Whether the tree's state follows from a return to the checkpoint at the run's beginning."""
     at = context.catalog.cursor(context.workspace.id).position
     while at is not None and at > start.seq:
         state = context.catalog.event(at)
@@ -279,8 +278,8 @@ def _refuse_later_steps(steps: Sequence[StepInfo], start: HistoryEvent) -> None:
 def _refuse_edits(
     context: Context, service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]
 ) -> None:
-    """Raise `RefusedError` if what there is now is not what a run has left, but for what its own steps explain:
-    others have edited it since, by hand perhaps, and the checkpoint would take that back as well (I8).
+    """Raise `RefusedError` if the tree has changes since the run's end that its own steps do not explain: others made
+    them, and the checkpoint would undo them as well (I8).
     """
     missing = f"the undo log no longer holds all of the run {events[-1].run}"
     end = kept_checkpoint(context, events[0]) if _has_ended(events) else None
@@ -325,12 +324,12 @@ def _restore_start(context: Context, begin: HistoryEvent, progress: Progress | N
 
 
 def stop_run(context: Context, run: str) -> tuple[str, Sequence[StoppedProcess]]:
-    """End what is left of a run (empty: the newest): SIGTERM to each of its processes, and to no other; SIGKILL to what
-    is there after ``undo.stop_timeout``. Returns the run and the processes, once its steps are closed.
+    """End the processes of a run (empty: the newest): SIGTERM to each of them alone; SIGKILL to those left after
+    ``undo.stop_timeout``. Returns the run and the processes, when its steps are closed.
 
     Raises `NotFoundError` if there is no run, `RefusedError` if a process does not end.
     """
-    import signal  # (a short command does without)
+    import signal  # short commands do without it
 
     with open_service(context) as service:
         run = run or newest_run(context, service)
@@ -366,7 +365,7 @@ def _tolerate_keeper_end() -> Generator[None]:
 
 
 def _wait(context: Context, is_so: Callable[[], bool], *, killed: bool) -> bool:
-    """Wait until something is so, for ``undo.stop_timeout``, or for what needs but a processor; whether it is."""
+    """Wait until the condition holds, for ``undo.stop_timeout``, or longer for killed processes; whether it does."""
     deadline = context.clock.monotonic() + (_KILLED_SECONDS if killed else context.settings.undo.stop_timeout)
     while not (found := is_so()) and context.clock.monotonic() < deadline:
         time.sleep(_PAUSE)
@@ -383,16 +382,16 @@ def undo(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
-    """Take back the newest ``count`` changes to the tree, or all since a prompt came in (``to``: its number); unsaved
-    changes are saved first and are the first one.
+    """Undo the newest ``count`` changes to the tree, or all since a prompt (``to``: its number); unsaved changes are
+    saved first and count as the newest.
 
-    What steps did is reversed by the undo log, ignored files included. Raises `NotFoundError` with code
-    ``nothing_to_undo`` if there are not that many, or none since the prompt, before any file is changed: ``data`` has
-    how many there are (``available``), and the hint names the checkpoint that holds what was not saved before;
-    `RefusedError` if others have changed the same since (``force`` goes ahead), or with ``recorded_only`` if one of the
-    changes was made by neither a step nor Holdfast itself. Then all is as it was; if what was taken back until then
-    cannot be brought forward again, ``data`` has its steps (``taken_back``) and how many changes `redo` is to bring
-    forward (``redo``). An undo that was cut short is finished first, and counts.
+    The undo log reverses steps, ignored files included. Raises `NotFoundError` with code ``nothing_to_undo``, before
+    any file is changed, if there are fewer changes, or none since the prompt: ``data`` has their number
+    (``available``), and the hint names the checkpoint of the unsaved changes. Raises `RefusedError` if others have
+    changed the same paths since (``force`` goes ahead), or with ``recorded_only`` if neither a step nor Holdfast made
+    one of the changes. Then the tree is as before; if the undone part cannot be redone, ``data`` has its steps
+    (``taken_back``) and the number of changes that `redo` must bring forward (``redo``). An interrupted undo is
+    finished first, and counts.
     """
     check_count(count)
     with _open_log(context, progress, dry_run=dry_run) as (service, finished):
@@ -424,11 +423,11 @@ def undo(
             if not only_unignored_files(context, cursor):
                 navigator.refuse_unsaved()
                 saved = save_rescue(context, progress, touched=partial(navigator.touched, cursor))
-                # What only went out of sight is no change to take back: the state before it is.
+                # Files that are merely ignored now are no change to undo: the state before that one is.
                 hidden = int(navigator.is_only_hidden(cursor, saved))
                 navigator.rescue = saved if saved.id != cursor.head else None
             number = None if to is not None else count + hidden
-            if number != 1:  # (that one cannot be taken back is known before anything is)
+            if number != 1:  # the lack of a single change is known before anything is done
                 try:
                     navigator.refuse_too_many(number, hidden=hidden)
                 except NotFoundError:
@@ -451,9 +450,9 @@ def undo_steps(
 ) -> RestoreResult:
     """Take back these steps together, or (without any) all that a run did (``run`` empty: the newest one).
 
-    Where the undo log does not hold all of a run any more, what is missing is taken back by the checkpoint that the
-    run began with (not with ``recorded_only``): not what was ignored. Raises as `undo`. Where the same was asked for
-    before and cut short, that is finished. ``stop``: what is left of the run is ended first (`stop_run`).
+    If the undo log lacks steps of the run, the checkpoint at its beginning undoes them, except for ignored files (not
+    with ``recorded_only``). Raises as `undo`. An interrupted attempt at the same is finished. ``stop``: the run's
+    processes are ended first (`stop_run`).
     """
     if stop:
         run, stopped = stop_run(context, run)
@@ -548,9 +547,9 @@ def redo_steps(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
-    """Bring undone steps forward together, onto whatever is there now; what was there is saved first.
+    """Redo undone steps together, onto the present tree, which is saved first.
 
-    Where the same was asked for before and cut short, that is finished.
+    An interrupted attempt at the same is finished.
     """
     with _open_log(context, progress, dry_run=dry_run) as (service, finished), quieten(service):
         refuse_set_aside_steps(context, service, steps)
@@ -571,15 +570,15 @@ def redo_steps(
 def _open_log(
     context: Context, progress: Progress | None, *, dry_run: bool
 ) -> Generator[tuple[UndoService | None, FinishedOperation | None]]:
-    """The undo log, with the workspace's lock; and what had been cut short, which the history knows now (``dry_run``:
-    what would be finished first).
+    """The undo log, with the workspace's lock; and the interrupted operation that was finished, and is in the history
+    now (``dry_run``: that would be finished first).
     """
     room = nullcontext() if dry_run else with_disk_reserve(context)
     with context.lock(as_found=True), room, open_service(context, read_only=dry_run) as service:
         if not reverses_steps(context.folder):
             yield service, None
             return
-        from holdfast.engine.history.recovery import (  # (hardly ever is anything cut short)
+        from holdfast.engine.history.recovery import (  # operations are rarely interrupted
             finish_interrupted,
             preview_finish,
         )

@@ -1,9 +1,8 @@
-"""What two states differ in, renames told apart, and the changesets that led from one to the other, remembered for as
-long as the process runs.
+"""Differences between two states, with renames, and stacks of changesets between them, cached while the process runs.
 
-A server of many merges asks for the same again and again: how a production differs from the state that forks were
-made from, and what a fork has done. A difference is named by the roots of both manifests, a stack by the hash of its
-changesets as they are stored, so that what is remembered is never out of date.
+A server of many merges needs the same ones again and again: production's differences from the state that forks began
+at, and the forks' own. The key of a difference is both manifests' roots, that of a stack the hash of its stored
+changesets, so the cache is never out of date.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.merge_parents import Lineage
 
 MOST_CHANGES = 200_000
-"""So many changes are remembered at most, of all differences together, and as many of all stacks."""
+"""The most changes in the cache of differences, and in that of stacks."""
 
 _T = TypeVar("_T")
 _Stack = list[list["Change"]]
 
 
 class _Cache(Generic[_T]):
-    """What was asked for last; ``size`` tells how many changes are in one. For several threads."""
+    """The last used values; ``size`` counts the changes in one. Thread-safe."""
 
     def __init__(self, size: Callable[[_T], int]) -> None:
         self._lock = Lock()
@@ -110,7 +109,7 @@ def compare(
 def compare_fork(
     context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change] | None = None
 ) -> tuple[SideChanges, frozenset[bytes]]:
-    """What a fork has done, as `compare`, and the paths that it captures no more, of which it has done nothing."""
+    """A fork's changes, as `compare`, and the paths that it stopped capturing, which are no changes."""
     found = compare(context, base, target, changes)
     all_ = _all_changes(found)
     spared = only_uncaptured_paths(context, target, all_)
@@ -120,8 +119,8 @@ def compare_fork(
 
 
 def compare_production(context: Context, base: CheckpointId, target: CheckpointId) -> SideChanges:
-    """What production has done, as `compare`. What it captures no more has gone nowhere: nothing is taken for its new
-    name, so that what a fork has done to it is not brought to another file.
+    """Production's changes, as `compare`. A path that it stopped capturing was not renamed: otherwise a fork's change
+    to it would go to another file.
     """
     found = compare(context, base, target)
     if not found.renamed:
@@ -151,10 +150,10 @@ def _detect_renames(
 def find_bases(
     context: Context, ours: CheckpointId, theirs: CheckpointId, line: Lineage | None = None
 ) -> list[CheckpointId]:
-    """The newest states that both hold the work of, the one recorded last first; ``line`` is the lineage of ``theirs``.
+    """The newest states whose work both have, last recorded first; ``line`` is the lineage of ``theirs``.
 
-    Usually one: where they parted, or what one has taken in of the other since. More if each has taken in a part of the
-    other. Raises `RefusedError` (code ``unrelated``) if there is none, or it was forgotten.
+    Usually one: the state where they parted, or one that a side has merged since. Several if each has merged a part of
+    the other. Raises `RefusedError` (code ``unrelated``) if there is none, or it was forgotten.
     """
     from holdfast.store.catalog.merge_parents import newest_common
 

@@ -1,8 +1,7 @@
 """Merging a fork into a workspace: the plan, changes applied anew, the merged state, and then the tree.
 
-The merged state is a checkpoint of its own before anything touches the tree, so that the tree is brought there as by
-any restore: undoable (I6), refused if it is not the one that was planned with, and finished or taken back where it is
-cut short (I3).
+The merged state is a checkpoint before any change of the tree. So the tree is brought to it as by any restore: undoable
+(I6), refused if the tree has changed since the plan, and finished or reversed after an interruption (I3).
 """
 
 from __future__ import annotations
@@ -55,49 +54,49 @@ class OverlapPolicy(NamedTuple):
     """How files are decided that both sides have changed."""
 
     ladder: Callable[[], Ladder] | None = None
-    """Makes the ladder that they go through; most merges have none, and load none of its rungs."""
+    """Makes the ladder for the overlaps; most merges need none, and import no rungs."""
     resolutions: Mapping[bytes, Resolution] = MappingProxyType({})
-    """What a person has decided, by `Overlap.path`."""
+    """A person's decisions, by `Overlap.path`."""
     dry_run: bool = False
     """No agent is asked, and nothing is stored."""
 
 
 class PreparedMerge(NamedTuple):
-    """A merged state that no tree stands on yet, or why there is none."""
+    """A merged state that no tree has yet, or why there is none."""
 
     plan: MergePlan
     """With all that was settled."""
     records: Sequence[FileRecord]
-    """What became of each file that overlaps, and what each rung of the ladder did about it."""
+    """The result for each overlapping file, with the work of each rung of the ladder."""
     merged: CheckpointId | None
-    """The state that holds all of both; None if something is open still, or in a dry run. The production's own if
-    there is nothing to do."""
+    """The merged state; None if an overlap is open, or in a dry run. Production's own if there is nothing to do."""
 
     differences: Mapping[bytes, tuple[str, str]] = MappingProxyType({})
-    """For each file that is open, by `Overlap.path`, unless it was a dry run: what was changed in it here, and in the
-    fork, as hunks of unified diffs. Empty for what is no text."""
+    """For each open file, by `Overlap.path`, unless it was a dry run: the changes here and in the fork, as hunks of
+    unified diffs. Empty for files that are no text.
+    """
     foreseen: Mapping[bytes, FileForecast] = MappingProxyType({})
     """In a dry run, for each file that is open, by `Overlap.path`: what the rungs of the ladder would do."""
 
 
 class ForkMerge(NamedTuple):
-    """What merging did, or (``dry_run``) would do."""
+    """The result of a merge; with ``dry_run`` its preview."""
 
     prepared: PreparedMerge
     restored: RestoreResult | None
-    """What happened to the tree; None if nothing did."""
+    """The changes of the tree; None if there were none."""
     dry_run: bool
     not_captured: Sequence[NotCaptured] = ()
-    """What the fork has in its directory alone, and in no checkpoint: it is not brought here."""
+    """Files in the fork's directory that no checkpoint holds: they are not merged."""
 
     @property
     def plan(self) -> MergePlan:
-        """What was to be done."""
+        """The plan."""
         return self.prepared.plan
 
     @property
     def waiting(self) -> Sequence[Overlap]:
-        """The files that wait for an agent or a person; in a dry run those that the rungs which ask nobody would leave
+        """The files that wait for an agent or a person; in a dry run those that the rungs without questions would leave
         to them.
         """
         foreseen = self.prepared.foreseen
@@ -113,11 +112,12 @@ def merge(
     since: CheckpointId | None = None,
     bring: Callable[[CheckpointId, CheckpointId], RestoreResult] | None = None,
 ) -> ForkMerge:
-    """Merge the state ``fork`` into the tree of the workspace; with ``since`` what was done from that state to ``fork``
-    alone, and then a later merge takes it for as new as before.
+    """Merge the state ``fork`` into the tree of the workspace; with ``since`` only the changes from that state to
+    ``fork``, which a later merge does not count as merged.
 
-    The tree is saved first. ``bring(merged, ours)`` brings it, which is as ``ours`` then, to the merged state (None: by
-    `operations.restore`). If anything is open after the ``policy``, the tree is not touched, and the answer says what.
+    The tree is saved first. ``bring(merged, ours)`` then brings the tree from ``ours`` to the merged state (None: by
+    `operations.restore`). If overlaps are open after the ``policy``, the tree is not touched, and the result lists
+    them.
 
     Raises `RefusedError`: ``unrelated``, ``stale`` or ``not_shown`` for a resolution, ``changed_meanwhile`` if another
     process changes the tree meanwhile, ``left_alone`` if the system lets no path of it be changed, and as ``bring``.
@@ -170,7 +170,7 @@ def prepare(
         return PreparedMerge(plan, records, None, _shown(context, plan))
     taken_in = MergeParent(fork, plan.base, encode_record(records)) if since is None else None
     if not plan.stacked.plan.changes:
-        # (A fork that production is in has no more than that to be remembered, and no state is its own ancestor.)
+        # If production is in the fork, only this is recorded; a state must not become its own ancestor.
         if taken_in is not None and plan.base not in (fork, production):
             context.catalog.add_merge_parents(production, taken_in)
         return PreparedMerge(plan, records, production)
@@ -188,7 +188,7 @@ def prepare(
 
 
 def _foreseen(context: Context, plan: MergePlan, ladder: Ladder | None) -> dict[bytes, FileForecast]:
-    """What the ladder would do about what is open, by `Overlap.path`; no agent is asked."""
+    """The ladder's expected work on open files, by `Overlap.path`; no agent is asked."""
     if ladder is None or not plan.overlapping:
         return {}
     from holdfast.engine.merging.reapply.resolver import foresee
@@ -199,13 +199,13 @@ def _foreseen(context: Context, plan: MergePlan, ladder: Ladder | None) -> dict[
 def _settled(
     context: Context, plan: MergePlan, policy: OverlapPolicy, ladder: Ladder | None
 ) -> tuple[dict[bytes, Decision], dict[Hash, bytes], list[FileRecord]]:
-    """What is decided of files that overlap, by hand or by the ladder; new content; and what became of each."""
+    """The decisions about overlapping files, by hand or by the ladder; new contents; and the result for each file."""
     from holdfast.engine.merging.reapply.resolver import reapply_all, record_decision
 
     new: dict[Hash, bytes] = {}
     settled: dict[bytes, Decision] = {}
     records: dict[bytes, FileRecord] = {}
-    # (First, so that no agent is asked in vain where a resolution is refused.)
+    # First, so that no agent is asked in vain if a resolution is refused.
     for one in plan.stacked.overlaps:
         resolution = policy.resolutions.get(one.path)
         if resolution is None:
@@ -219,7 +219,7 @@ def _settled(
         records[one.path] = record_decision(one, settled[one.path])
         if resolution.prefer is None and resolution.content is not None:
             new[hash_bytes(resolution.content)] = resolution.content
-    # (Where one side is preferred, no agent is asked, and a dry run can tell all of it.)
+    # With a preferred side no agent is asked, so a dry run can predict everything.
     prefer = None if ladder is None else ladder.prefer
     left = (
         [] if policy.dry_run and prefer is None else [one for one in plan.stacked.overlaps if one.path not in settled]
@@ -246,7 +246,7 @@ def _refuse_unknown(resolutions: Mapping[bytes, Resolution], plan: MergePlan) ->
 
 
 def _shown(context: Context, plan: MergePlan) -> dict[bytes, tuple[str, str]]:
-    """What is open, for the person who is to decide it. What was shown is noted: that may be decided, and no more."""
+    """The open overlaps for the person who must decide. The shown version is recorded: only that may be decided."""
     from holdfast.engine.merging.reapply.answer_queue import note_shown, sweep
     from holdfast.engine.merging.reapply.manual_resolution import differences
 
@@ -267,7 +267,7 @@ def _entry(mode: int | None, content: bytes | None) -> Entry | None:
 
 
 def store_contents(context: Context, new: Mapping[Hash, bytes]) -> WrittenBlobs:
-    """Store content that no state has yet; what was stored already costs nothing."""
+    """Store new contents; content that is stored already costs nothing."""
     make_room(context, 0)
     writer = context.store.writer()
     try:
@@ -293,27 +293,27 @@ def forget_answers(context: Context, paths: Iterable[bytes]) -> None:
 
 
 def encode_record(records: Sequence[FileRecord]) -> str:
-    """As a merge's record keeps what became of each file; empty for nothing to say."""
+    """The results for files, in the form of a merge's record; empty without any."""
     return json.dumps({"files": encode_all(FileRecordAnswer, records)}) if records else ""
 
 
-# What `holdfast merge FORK` names: a fork's directory, the id of a workspace, or a checkpoint.
+# The argument of `holdfast merge FORK`: a fork's directory, the id of a workspace, or a checkpoint.
 
 _WORKSPACE = re.compile(r"[0-9a-f]{16}\Z")
 
 
 class MergeSource(NamedTuple):
-    """What is to be merged."""
+    """The source of a merge."""
 
     state: CheckpointId
     called: str
-    """What to call it, for people."""
+    """Its name for people."""
     not_captured: Sequence[NotCaptured] = ()
-    """What the fork has in its directory, and neither a checkpoint nor the workspace that it is merged into."""
+    """Files in the fork's directory that neither a checkpoint nor the target workspace has."""
 
 
 def merge_object(kind: type[T], found: ForkMerge) -> T:
-    """What a merge did, or would do, as it is answered: as ``kind``, `answers.merges.Merged` or one derived of that."""
+    """The answer for a merge or its preview: as ``kind``, `answers.merges.Merged` or a class derived from it."""
     prepared = found.prepared
     return encode(
         kind,
@@ -341,10 +341,10 @@ def open_overlaps(found: ForkMerge) -> list[OpenOverlap]:
 
 
 def find_source(opener: Opener, into: Context, name: str) -> MergeSource:
-    """The state that ``name`` means. What a fork's directory holds is saved first.
+    """The state that ``name`` means. A fork's directory is saved first.
 
-    In this order: the id of a workspace, a checkpoint of any workspace, a directory that a fork is in. Raises
-    `NotFoundError`, `RefusedError` (code ``itself``).
+    In this order: the id of a workspace, a checkpoint of any workspace, a fork's directory. Raises `NotFoundError`,
+    `RefusedError` (code ``itself``).
     """
     known = None
     if _WORKSPACE.match(name):

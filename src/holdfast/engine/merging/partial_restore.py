@@ -1,7 +1,7 @@
-"""Restoring a part of what a checkpoint has otherwise than the tree: single hunks, files and permissions of it.
+"""Restoring a part of a checkpoint's differences from the tree: single hunks, files and permissions.
 
-What a person has taken makes a state of its own, which is written as any plan is (`write_plan`): the tree is saved
-first, one restore brings it there, and an undo takes that back.
+A person's choice becomes a state of its own, which is written like any plan (`write_plan`): the tree is saved first,
+one restore brings it there, and an undo reverses that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class RestorePart(NamedTuple):
-    """What can be taken, or not, of the difference in a file."""
+    """A part of a file's difference that can be chosen."""
 
     kind: Literal["add", "delete", "whole", "mode", "hunk"]
     """``whole``: all of a file that is on both sides, and has no hunks."""
@@ -53,7 +53,7 @@ class RestoreFile(NamedTuple):
 
 
 class PartialRestore(NamedTuple):
-    """What a restore can be made of."""
+    """The parts of a restore."""
 
     target: CheckpointId
     planned: PlannedDiff
@@ -96,7 +96,7 @@ class PartialRestore(NamedTuple):
 
 
 def differences(context: Context, name: str, paths: Sequence[bytes] = ()) -> PartialRestore:
-    """What a restore of ``paths`` (none: of all) to the checkpoint ``name`` can be made of. Changes nothing; raises as
+    """The parts of a restore of ``paths`` (none: of all) to the checkpoint ``name``. Changes nothing; raises as
     `operations.restore`.
     """
     target = resolve_name_for_restore(context, name)
@@ -110,11 +110,11 @@ def restore_parts(
     chosen: Sequence[tuple[RestoreFile, Collection[RestorePart]]],
     progress: Progress | None = None,
 ) -> RestoreResult | None:
-    """Bring what was ``chosen`` of the differences to ``target`` into the tree, which is saved first; None if the tree
-    has all of it.
+    """Apply the ``chosen`` differences to ``target`` to the tree, which is saved first; None if the tree has all of
+    them.
 
-    Raises `RefusedError` (``changed_meanwhile``) if one of the files is not as it was shown: then nothing is written;
-    and as `write_plan.carry_out`.
+    Raises `RefusedError` (``changed_meanwhile``), and writes nothing, if one of the files has changed since it was
+    shown; and as `write_plan.carry_out`.
     """
     writes: list[PlannedWrite] = []
     deletes: list[bytes] = []

@@ -1,12 +1,12 @@
-"""The rung ``command``: an agent that is started for each small change, and answers the file's new content.
+"""The rung ``command``: an agent process for each small change, which answers with the file's new content.
 
 It is started word by word, without a shell, in an empty directory that is removed after it, with the change as one JSON
-object on its standard input; its answer is one JSON object on standard output (docs/reference/ladder.md). It has
-``merge.timeout``, and all calls of one merge have ``merge.total_timeout``; nothing of it is left when that is over.
-``merge.calls`` run side by side. An answer that is taken is kept in the catalog until the merge is made, so that the
-same is not asked again where another file leaves that open, or the process is killed.
+object on its standard input; its answer is one JSON object on standard output (docs/reference/ladder.md). Each call has
+``merge.timeout``, and all calls of one merge have ``merge.total_timeout``; its processes are killed then.
+``merge.calls`` run at the same time. An accepted answer is kept in the catalog until the merge is made, so that it is
+not asked again if another file keeps the merge open, or the process is killed.
 
-The state of production is written out for the agent once for each ladder, when the first change is asked.
+Production's state is written out for the agent once for each ladder, at the first change.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class AgentCommand:
         stop: threading.Event | None = None,
         environment: Mapping[bytes, bytes] | None = None,
     ) -> None:
-        """``timeout`` is in seconds, and so is ``total_timeout``, which all calls have together from the first one on;
-        an answer may hold ``max_bytes`` of content. Setting ``stop`` ends what runs, and keeps more from being started.
-        What it is started in is in the ``home``, where the next one removes what a killed process has left. Without an
-        ``environment`` it gets this process's.
+        """``timeout`` and ``total_timeout`` are in seconds; the latter is for all calls together, from the first one
+        on. An answer may hold ``max_bytes`` of content. Setting ``stop`` ends running agents and prevents new ones.
+        Agents start in a directory in the ``home``, where the next call removes the rest of a killed process.
+        ``environment`` defaults to this process's.
         """
         self.above = os.path.join(home, _REAPPLY)
         """Where the directories of calls are."""
@@ -68,9 +68,9 @@ class AgentCommand:
         self._until: float | None = None
         self._stop = stop
         given = inherited_environment(os.environb) if environment is None else environment
-        # (So that `holdfast cat ID:PATH` finds the states that it is told of.)
+        # So that `holdfast cat ID:PATH` finds the states in its input.
         self._environment = {**given, b"HOLDFAST_HOME": home}
-        # (In JSON, a byte may take six characters.)
+        # In JSON, a byte may take six characters.
         self._most = 6 * max_bytes + (64 << 10)
 
     def why_not(self) -> Declined | None:
@@ -149,9 +149,9 @@ class CommandRung:
     takes_all = False
 
     def __init__(self, context: Context, command: AgentCommand, *, turn: threading.Lock, resources: ExitStack) -> None:
-        """Changes of merges into the workspace of ``context`` are for ``command``. While it works, the ``turn`` is
-        another thread's. What is written out for it is removed when the ``resources`` are closed; what a killed process
-        has left, by the next call.
+        """Applies changes of merges into the workspace of ``context`` with ``command``. While the agent works, another
+        thread may have the ``turn``. Closing ``resources`` removes the files that are written out for it; the next call
+        removes those of a killed process.
         """
         self._context = context
         self._settings = context.settings.merge
@@ -181,7 +181,7 @@ class CommandRung:
         return found
 
     def _name_of(self, task: ReapplyTask) -> str:
-        """What the answer to ``task`` is kept under: another command is asked anew."""
+        """The key for an answer to ``task``: another command is asked anew."""
         words = b"\0".join(map(os.fsencode, self._settings.command))
         asked = (b"command", self._context.workspace.id.encode(), task.version.encode(), task.why.encode(), words)
         return hash_bytes(b"\0".join(asked)).hex()
@@ -210,7 +210,7 @@ class CommandRung:
         from holdfast.files.directories.scratch_directory import scratch
 
         make_private(self._command.above)
-        # (Below a directory of its own, which stays private whatever the state's permissions are.)
+        # In a directory of its own, which stays private whatever the state's permissions are.
         directory = os.path.join(self._resources.enter_context(scratch(self._command.above)), b"production")
         os.mkdir(directory, 0o700)
         _write_out(self._context, production, directory)
@@ -241,7 +241,7 @@ def _write_out(context: Context, state: CheckpointId, directory: bytes) -> None:
 
 
 def question(task: ReapplyTask) -> dict[str, Any]:
-    """What an agent is told of a change, as JSON."""
+    """The description of a change for an agent, as JSON."""
     found: dict[str, Any] = {
         "path": display(task.path),
         "why": task.why,
@@ -266,7 +266,7 @@ def _told(name: str, content: bytes | None) -> dict[str, Any]:
 
 
 def parse_answer(data: bytes, task: ReapplyTask) -> RungOutcome:
-    """What an agent has answered, for bytes that anyone may have made."""
+    """An agent's answer, from untrusted bytes."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -277,9 +277,9 @@ def parse_answer(data: bytes, task: ReapplyTask) -> RungOutcome:
 
 
 def read_answer(found: dict[str, Any], version: str, *, path: str) -> RungOutcome:
-    """The same for an answer that was read: ``content``, or ``content_base64``, ``delete`` or ``decline``.
+    """`parse_answer` for a decoded answer: ``content``, or ``content_base64``, ``delete`` or ``decline``.
 
-    ``version`` and ``path`` must be those that were asked about, where they are said.
+    ``version`` and ``path``, if present, must be those of the question.
     """
     if found.get("version", version) != version or found.get("path", path) != path:
         return Declined("its answer is for another version, or another file")

@@ -1,7 +1,7 @@
-"""JSON, put together by key.
+"""Merging JSON by key.
 
-There is no layout to keep but what an encoder gives: a file of several lines is taken only if one that indents as it
-does writes exactly its bytes again. In one line blanks that are mixed become even.
+The encoder must be able to reproduce the layout: a file of several lines is accepted only if an encoder with its
+indentation writes exactly its bytes. In a file of one line, inconsistent blanks become consistent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Number(str):
 
 
 def read(text: str) -> Any:
-    """What it says, without layout; raises `Clash`."""
+    """The value without layout; raises `Clash`."""
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(found)
@@ -59,14 +59,14 @@ class _Layout(NamedTuple):
     as_is: bool
     """Whether other letters than ASCII are written as such."""
     ending: str
-    """What is behind it all."""
+    """The text behind the value."""
 
 
 def _layout(text: str, value: Any) -> _Layout:
     """The layout in which ``value`` is ``text``, or in one line the nearest to that; raises `Clash`."""
     found = _INDENT.match(text)
     ending = text[len(text.rstrip()) :]
-    # (One line is written so by Python's json, by JSON.stringify, and by people and prettier.)
+    # Single lines as Python's json, JSON.stringify, and people and prettier write them.
     one_line = (("", ", ", ": "), ("", ",", ":"), (" ", ", ", ": "))
     layouts = [
         _Layout(found[1] if found else None, *separators, as_is, ending)

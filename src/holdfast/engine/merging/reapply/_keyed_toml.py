@@ -14,7 +14,7 @@ _DEPENDENCIES = ("dependencies", "optional-dependencies", "dependency-groups", "
 
 def merge(base: str, ours: str, theirs: str) -> str:
     """``ours`` with what ``theirs`` has changed in ``base``; raises `Clash`."""
-    # (The library may be absent, and has no types that are of use here.)
+    # The library is optional, and its types would not help here.
     tomlkit: Any = import_module("tomlkit")
     wrong: type[Exception] = import_module("tomlkit.exceptions").TOMLKitError
     try:
@@ -36,7 +36,7 @@ def merge(base: str, ours: str, theirs: str) -> str:
 
 
 def read(text: str) -> Any:
-    """What it says, without layout; raises `Clash`."""
+    """The value without layout; raises `Clash`."""
     import tomllib
 
     try:
@@ -46,7 +46,7 @@ def read(text: str) -> Any:
 
 
 def _expected(base: Any, ours: Any, theirs: Any) -> Any:
-    """What is to come of it, without layout."""
+    """The expected result, without layout."""
     merge_into(base, ours, theirs, lists=_lists)
     return ours
 

@@ -30,11 +30,11 @@ def merge_into(
     lists: Callable[[tuple[str, ...], Any, Any, Any], bool] | None = None,
     at: tuple[str, ...] = (),
 ) -> None:
-    """Bring what ``theirs`` has changed in ``base`` into ``ours``, table by table.
+    """Apply the changes from ``base`` to ``theirs`` to ``ours``, table by table.
 
-    ``plain`` gives a value for comparing, without its layout. ``lists`` may put a value together that both have
-    changed, in place in ours: it is given where it stands, and its three versions, and says whether it did. Raises
-    `Clash`; ``ours`` is of no more use then.
+    ``plain`` returns a value without layout, for comparing. ``lists`` may merge a value that both have changed, in
+    place in ours: it receives its position and its three versions, and returns whether it did. Raises `Clash`; ``ours``
+    is unusable then.
     """
     for key in dict.fromkeys([*base, *theirs]):
         before, here, there = (side.get(key, _ABSENT) for side in (base, ours, theirs))
@@ -45,7 +45,7 @@ def merge_into(
             if there is _ABSENT:
                 del ours[key]
             elif len(at) < MOST_DEPTH and all(isinstance(side, Mapping) for side in (before, here, there)):
-                # (Key by key all the same, so that what stays keeps its comments.)
+                # Key by key even so, so that unchanged keys keep their comments.
                 _descend(base, ours, theirs, key, plain, lists, at)
             else:
                 ours[key] = there
@@ -67,7 +67,7 @@ def _descend(base: Any, ours: Any, theirs: Any, key: str, plain: Any, lists: Any
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in type as well: 1, 1.0 and true are three values, and the order of keys is none."""
+    """Equal in type as well: 1, 1.0 and true are different values; the order of keys does not matter."""
     if one is _ABSENT or other is _ABSENT:
         return one is other
     if isinstance(one, Mapping) and isinstance(other, Mapping):

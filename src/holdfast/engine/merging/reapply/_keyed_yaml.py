@@ -10,7 +10,7 @@ from holdfast.engine.merging.reapply import _keyed_tree as keyed_tree
 from holdfast.engine.merging.reapply._keyed_tree import Clash, merge_into
 
 _MOST_BYTES = 256 << 10
-"""It takes a second for some hundred kilobytes."""
+"""Some hundred kilobytes take a second."""
 
 
 def merge(base: str, ours: str, theirs: str) -> str:
@@ -19,7 +19,7 @@ def merge(base: str, ours: str, theirs: str) -> str:
         raise Clash("it is too large to be read as YAML")
     if any("&" in text or "<<:" in text for text in (base, ours, theirs)):
         raise Clash("it may have anchors, so that a value can stand in several places")
-    # (The library may be absent, and has no types that are of use here.)
+    # The library is optional, and its types would not help here.
     wrong: type[Exception] = import_module("ruamel.yaml.error").YAMLError
     try:
         sides = [_read(_layout(ours), text) for text in (base, ours, theirs)]
@@ -37,7 +37,7 @@ def merge(base: str, ours: str, theirs: str) -> str:
 
 
 def read(text: str) -> Any:
-    """What it says, without layout; raises `Clash`."""
+    """The value without layout; raises `Clash`."""
     wrong: type[Exception] = import_module("ruamel.yaml.error").YAMLError
     try:
         return _read(_yaml(typ="safe"), text)
@@ -63,7 +63,7 @@ def _layout(text: str) -> Any:
 
 
 def _read(yaml: Any, text: str) -> Any:
-    return yaml.load(text)  # (A round-trip or safe loader: neither makes anything but plain values.)
+    return yaml.load(text)  # a round-trip or safe loader, which makes plain values only
 
 
 def _write(yaml: Any, value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Lists of dependencies as pip reads them (requirements.txt), put together by the name of what is required.
+"""Merging pip's lists of dependencies (requirements.txt) by the names of requirements.
 
-A line is a requirement, or it is not: comments, options and what goes on behind a backslash must be the same on both
-sides, and in the same order, or one side alone has changed them.
+Other lines are comments, options and continuations after a backslash. They must be the same on both sides, in the same
+order, or changed on one side only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def merge(base: str, ours: str, theirs: str) -> str:
 
 
 def read(text: str) -> tuple[dict[str, str], list[str]]:
-    """What it requires, by name, and all other lines; raises `Clash`."""
+    """The requirements by name, and all other lines; raises `Clash`."""
     lines = text.splitlines()
     named = {name: line.strip() for name, line in _by_name(lines).items()}
     return named, [line for line in lines if key(line) is None]
@@ -69,7 +69,7 @@ def _pick(name: str, base: str | None, ours: str | None, theirs: str | None) -> 
 
 
 def _insert(out: list[str], name: str, line: str, order: list[str]) -> None:
-    """Put a requirement behind the one that it stands behind on its side, if that is there; else at the end."""
+    """Insert a requirement behind its predecessor on its side, if that exists; else at the end."""
     for earlier in reversed(order[: order.index(name)]):
         for at, known in enumerate(out):
             if key(known) == earlier:
@@ -90,6 +90,6 @@ def _by_name(lines: Sequence[str]) -> dict[str, str]:
 
 
 def key(line: str) -> str | None:
-    """By what a requirement is known: its name as PEP 503 has it; None for a line that is none."""
+    """The key of a requirement: its name, normalised as in PEP 503; None for another line."""
     found = _NAME.match(line)
     return None if found is None else _RUNS.sub("-", found[1]).lower()

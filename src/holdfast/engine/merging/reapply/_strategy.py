@@ -1,4 +1,4 @@
-"""The port of re-apply: one small change, a rung that may apply it anew, and what it answers."""
+"""The port of re-apply: one small change, a rung that may apply it anew, and its outcome."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ RungName = Literal["command", "queue", "structure", "text", "person"]
 
 
 class ReapplyTask(NamedTuple):
-    """One small change of a fork to one file, to be applied to what that file is by now."""
+    """One small change of a fork to one file, to be applied to the file's present content."""
 
     path: bytes
-    """Where the file is to be, in production."""
+    """The file's path in production."""
     why: ConflictKind
     now: bytes | None
-    """The content to apply it to: production's, or what came of the fork's changes before this one. None: no file."""
+    """The content to apply it to: production's, or the result of the fork's earlier changes. None: no file."""
     before: bytes | None
-    """What the change found."""
+    """The content before the change."""
     after: bytes | None
-    """What it left."""
+    """The content after the change."""
     numbers: Sequence[int]
-    """The changesets of the fork that it is from; several for a change that is told as one."""
+    """The fork's changesets that it is from; several for changes that are joined."""
     about: dict[str, Any]
-    """What surrounds it, as JSON: the fork's states and what was said of them, other files that they changed."""
+    """Its context, as JSON: the fork's states with their messages, and other files that they changed."""
 
     @property
     def version(self) -> str:
-        """What an answer is for, and for nothing else: 32 hex digits that depend on path and content."""
+        """Identifies the question that an answer is valid for: 32 hex digits that depend on path and contents."""
         sides = (self.now, self.before, self.after)
         told = (b"-" if content is None else hash_bytes(content).hex().encode() for content in sides)
         return hash_bytes(b"\0".join((self.path, *told))).hex()
 
 
 class NewContent(NamedTuple):
-    """The file's new content; None: it is to be deleted."""
+    """The file's new content; None: it must be deleted."""
 
     content: bytes | None
     said: str = ""
@@ -57,10 +57,10 @@ class Declined(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """Not yet: an agent or a person has been asked."""
+    """No answer yet: an agent or a person has been asked."""
 
     id: str
-    """What the question is called."""
+    """The id of the question."""
     reason: str
 
 
@@ -68,11 +68,11 @@ RungOutcome = NewContent | Declined | Pending
 
 
 class Rung(Protocol):
-    """One way to apply a change anew. It never writes anywhere but what it answers."""
+    """One way to apply a change anew. It writes nothing outside of its answer."""
 
     @property
     def name(self) -> RungName:
-        """What the settings call it."""
+        """Its name in the settings."""
         ...
 
     @property
@@ -81,22 +81,21 @@ class Rung(Protocol):
         ...
 
     def apply(self, task: ReapplyTask) -> RungOutcome:
-        """Apply ``task``. Raises nothing for an answer that is of no use: that is declined, with the reason."""
+        """Apply ``task``. Declines unusable answers with a reason instead of raising."""
         ...
 
 
-# Whether an answer is taken: the agent that gave it is not trusted to have kept to what was asked.
+# Checks of an answer: the agent that gave it may not have followed its instructions.
 
 _MARKER = re.compile(rb"^(<{7}|>{7}|\|{7})(?= |\r?$)", re.MULTILINE)
-"""What merges leave where they could not decide. (A line of equal signs alone is a heading in many texts.)"""
+"""Conflict markers. A line of equal signs is left out, since many texts underline headings with one."""
 
 
 def refusal(task: ReapplyTask, content: bytes | None, max_bytes: int) -> str | None:
     """Why ``content`` cannot be the answer to ``task``; None if it can.
 
-    A file that is text in all its versions stays text, of the same encoding if that was UTF-8; no answer brings
-    conflict markers that were not there; none is longer than ``max_bytes``; and a file is deleted only where a side has
-    deleted it.
+    A file that is text in all its versions must stay text, and UTF-8 if it was. An answer must not add conflict
+    markers, nor be longer than ``max_bytes``. It may delete a file only if a side has deleted it.
     """
     given = [one for one in (task.now, task.before, task.after) if one is not None]
     if content is None:

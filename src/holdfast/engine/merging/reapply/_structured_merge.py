@@ -1,11 +1,10 @@
-"""The rung ``structure``: files whose structure is known, put together by key: JSON, TOML, YAML, lists of dependencies.
+"""The rung ``structure``: merges files of known structure by key: JSON, TOML, YAML, lists of dependencies.
 
-Only what is certain: a key that one side alone has changed is as that side has it; where both have changed one, and
-not to the same, it declines. Lists are values, but for lists of dependencies, where an entry is known by the name of
-what it requires. Where putting the lines together says the same, that is taken, as everything then stands where people
-have put it. Else the result is production's text with the fork's changes in it, so that layout and comments stay: a
-file whose layout could not be kept exactly, as it is now, is declined. TOML and YAML need the libraries of the extra
-``structure``.
+It makes only certain decisions: a key that one side changed gets that side's value; if both changed one differently, it
+declines. Lists count as values, except lists of dependencies, whose entries are keyed by the name of the requirement.
+If merging by lines gives the same value, that text is taken, which keeps all layout. Otherwise the result is
+production's text with the fork's changes in it, so that layout and comments stay. It declines a file whose present
+layout could not be kept exactly. TOML and YAML need the libraries of the extra ``structure``.
 """
 
 from __future__ import annotations
@@ -60,12 +59,12 @@ class FileKind(Protocol):
         ...
 
     def read(self, text: str) -> Any:
-        """What a text says, without its layout; raises `Clash`."""
+        """The value of a text, without its layout; raises `Clash`."""
         ...
 
 
 def kind_of(path: bytes) -> FileKind | None:
-    """What puts three versions of the file at ``path`` together; ImportError if that needs what is not there."""
+    """The merging function for the file at ``path``; ImportError if it needs a missing library."""
     name = path.rpartition(b"/")[2].lower()
     if name.endswith((b".txt", b".in")) and (b"requirements" in name or b"constraints" in name):
         from holdfast.engine.merging.reapply import _requirements as kind
@@ -81,7 +80,7 @@ def kind_of(path: bytes) -> FileKind | None:
 
 
 def _says(kind: FileKind, text: bytes) -> Any:
-    """What a text says; nothing that another says if it is no such file."""
+    """The value of a text; a value unequal to all others if the text is invalid."""
     try:
         return kind.read(text.decode())
     except (Clash, UnicodeDecodeError):

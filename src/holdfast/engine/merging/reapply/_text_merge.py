@@ -1,9 +1,9 @@
-"""The rung ``text``: three versions of a text put together line by line, where the hunks of both sides do not touch.
+"""The rung ``text``: merges three versions of a text by lines, where the hunks of both sides do not touch.
 
-Lines are compared as bytes with their ends, whatever the encoding. Both sides' hunks are those of
-`holdfast.engine.diffs.git_patch`; where two overlap, or lie next to each other without a line between them that neither
-has changed, it declines, unless both are the same; and where both have written the same lines in different places, as
-that would be one change twice. Nothing is ever marked in the text.
+Lines are compared as bytes with their ends, in any encoding. Both sides' hunks are those of
+`holdfast.engine.diffs.git_patch`. It declines if two different hunks overlap or are adjacent without an unchanged line
+between them. It also declines if both sides wrote the same lines in different places, which would apply one change
+twice. It never writes conflict markers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _ALIKE = 3
-"""So many lines in a row, blank ones aside, that both sides have written in different places are a change of both."""
+"""This many consecutive non-blank lines that both sides wrote in different places count as one change of both."""
 
 
 class _Hunk(NamedTuple):
@@ -81,8 +81,8 @@ def merge_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
 
 
 def _hunks(base: list[bytes], side: list[bytes]) -> list[_Hunk]:
-    """The hunks, each that only inserts or only deletes as far down as it can be: so that what both sides have done
-    alike is the same hunk, wherever the diff of either has found it.
+    """The hunks, with pure insertions and deletions moved down as far as possible: then the same change is the same
+    hunk on both sides, wherever the diff found it.
     """
     found: list[_Hunk] = []
     limit = len(base)
@@ -98,8 +98,8 @@ def _hunks(base: list[bytes], side: list[bytes]) -> list[_Hunk]:
 
 
 def _alike(here: list[_Hunk], there: list[_Hunk]) -> bool:
-    """Whether both sides have written some lines in a row that are the same, in hunks that are not: it is one change
-    then, that both have made, and it must not be made twice.
+    """Whether both sides wrote some equal consecutive lines in different hunks: that is one change of both, which must
+    not be made twice.
     """
     same = [hunk for hunk in here if hunk in there]
     runs = [_runs(hunk for hunk in side if hunk not in same) for side in (here, there)]

@@ -1,9 +1,8 @@
-"""The rung ``queue``: changes that wait in the catalog for an agent that asks for them and answers.
+"""The rung ``queue``: changes that wait in the catalog for an agent that takes and answers them.
 
-`QueueRung` is what the ladder sees: it asks, and takes an answer that has come since. `take`, `answer` and
-`list_waiting` are for the agents that work on them, by MCP or REST. The agent that takes a change has it for
-``merge.lease``; one that no agent has answered by ``merge.deadline`` counts as declined, and the next rung has it, and
-so has what is asked when the queue is full.
+The ladder uses `QueueRung`, which asks, and takes answers that have come since. `take`, `answer` and `list_waiting` are
+for the agents, by MCP or REST. An agent holds a change for ``merge.lease``. A change without an answer by
+``merge.deadline``, and one that finds the queue full, counts as declined and goes to the next rung.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class QueueRung:
     takes_all = False
 
     def __init__(self, store: Store, workspace: WorkspaceId, clock: Clock, settings: Merge) -> None:
-        """Changes of merges into ``workspace``; the deadline counts from when one is asked first."""
+        """Changes of merges into ``workspace``; the deadline counts from the first request for one."""
         self._reapplies = waiting_changes(store)
         self._workspace = workspace
         self._clock = clock
@@ -85,14 +84,14 @@ def waiting_changes(store: Store) -> ReapplyRows:
 
 
 def sweep(store: Store, now: int) -> int:
-    """Drop what was asked, or shown, too long ago (`KEPT`); how many."""
+    """Drop questions that were asked, or shown, too long ago (`KEPT`); their number."""
     return waiting_changes(store).sweep(now - KEPT)
 
 
 def list_waiting(
     shared: StoreContext, now: int, *, limit: int = 100, workspace: WorkspaceId | None = None
 ) -> list[dict[str, Any]]:
-    """What waits, of merges into ``workspace`` or any, without content, the oldest first: ``id``, ``workspace``,
+    """The waiting changes of merges into ``workspace`` or any, without content, oldest first: ``id``, ``workspace``,
     ``path``, ``held``, ``deadline``.
     """
     return [
@@ -108,11 +107,11 @@ def list_waiting(
 
 
 def take(shared: StoreContext, clock: Clock, token: str, workspace: WorkspaceId | None = None) -> dict[str, Any] | None:
-    """The change that waits longest, of merges into ``workspace`` or any, as `_agent_command.question` tells it; None
-    if none does.
+    """The change that waits longest, of merges into ``workspace`` or any, in the form of `_agent_command.question`;
+    None without any.
 
-    It is the caller's for ``merge.lease``: ``id`` and ``token`` (which no other agent knows) go with the answer,
-    ``held_until`` says until when (microseconds since 1970-01-01 UTC).
+    The caller holds it for ``merge.lease``, until ``held_until`` (microseconds since 1970-01-01 UTC). The answer needs
+    ``id`` and ``token``, which no other agent knows.
     """
     now = clock.now()
     found = waiting_changes(shared.store).take(now, now + int(shared.settings.merge.lease * _SECOND), token, workspace)
@@ -139,9 +138,9 @@ def answer(
     """Answer a change that was taken: ``given`` has ``version`` and one of ``content``, ``content_base64``, ``delete``
     and ``decline``, and perhaps ``said``. Returns ``answered`` or ``declined``.
 
-    Nothing is merged by that: the next merge of the same fork uses it, if it is still for what that finds. Raises
-    `NotFoundError` (code ``no_reapply``), `RefusedError` (``not_held``: another has it, or the time is over;
-    ``answered``: it has an answer), `UsageError` (code ``bad_answer``) for an answer that would not be taken.
+    This merges nothing: the next merge of the same fork uses the answer, if its question is still the same. Raises
+    `NotFoundError` (code ``no_reapply``), `RefusedError` (``not_held``: another agent holds it, or the time is over;
+    ``answered``: it has an answer), `UsageError` (code ``bad_answer``) for an unusable answer.
     """
     reapplies = waiting_changes(shared.store)
     found = reapplies.get(name)
@@ -188,7 +187,7 @@ def note_shown(store: Store, workspace: WorkspaceId, path: bytes, version: str, 
 
 
 def last_shown(store: Store, workspace: WorkspaceId, path: bytes) -> str | None:
-    """That version; None if no person was shown any, or it is too long ago."""
+    """The version that was shown last; None if none was shown, or too long ago."""
     found = waiting_changes(store).get(_shown(workspace, path))
     return None if found is None else found.about
 
