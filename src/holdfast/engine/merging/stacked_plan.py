@@ -1,8 +1,8 @@
-"""The plan of a stacked merge: fork point and changesets from the catalog, what production has done since, and what of
-both is to be written.
+"""The plan of a stacked merge: fork point and changesets from the catalog, production's changes since, and the changes
+to write.
 
-Nothing is changed here and no content is read, but for what renames are told by. `holdfast.engine.merging.fork_merge`
-carries a plan out.
+It changes nothing, and reads no content except to detect renames. `holdfast.engine.merging.fork_merge` carries a plan
+out.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.merge_parents import Lineage
 
 
-# What is to become of each file when a fork's stack of small changes comes onto a production that has gone on.
+# The fate of each file when a fork's stack of small changes is merged into a production that has changed since.
 #
-# The classification of a stacked merge (table in docs/reference/merge.md): per file, by what either side has made of
-# it since the fork point, and per changeset of the fork. Where no other side has touched a file, its last version
-# counts, and no state in between is looked at; for one that both have changed, the small changes that led to the fork's
-# version are told one by one, so that each can be applied anew. Pure: nothing here reads a tree or a store.
+# The classification of a stacked merge (table in docs/reference/merge.md): per file, by both sides' changes since the
+# fork point, and per changeset of the fork. For a file that only the fork changed, its last version counts, without
+# intermediate states. For a file that both changed, the fork's small changes are kept apart, so that each can be
+# applied anew. Pure: nothing here reads a tree or a store.
 
 Kind = Literal["one_sided", "clean", "identical", "overlapping"]
-"""What becomes of a file: one side alone has touched it, and has its way; both have, in ways that do not meet (content
-here, permissions or the name there), and each has its way; both have done the same; both have changed the same of it,
-so that the fork's changes are to be applied anew."""
+"""``one_sided``: only one side changed it, and its version counts. ``clean``: both changed different aspects (content
+on one side, permissions or name on the other), and both count. ``identical``: both made the same change.
+``overlapping``: both changed the same aspect, so the fork's changes must be applied anew.
+"""
 
 Who = Literal["fork", "production", "both"]
 
 _Versions = dict[bytes, "list[tuple[int, Entry | None]]"]
-"""By path: which changesets have touched it, and what it was after each."""
+"""By path: the changesets that touched it, with its entry after each."""
 
 _NOTHING: tuple[Hash, int] = (Hash(b""), -1)
 
@@ -57,7 +58,7 @@ class FileOutcome(NamedTuple):
 
 
 class SmallChange(NamedTuple):
-    """What one changeset of the fork has done to one file."""
+    """The change that one changeset of the fork made to one file."""
 
     number: int
     """Which changeset, from 1, the oldest first. 0: all of them at once."""
@@ -76,15 +77,15 @@ class Overlap(NamedTuple):
     """A file that both sides have changed, in ways that meet."""
 
     path: bytes
-    """Where what becomes of it is to be: under its new name, if one side has renamed it."""
+    """The path of the result: the new name, if one side has renamed it."""
     conflict: MergeConflict
     base_path: bytes
     base: Entry | None
-    """What it was at the fork point; None if it was not there."""
+    """Its entry at the fork point; None if it did not exist."""
     production: Entry | None
     fork: Entry | None
     small: Sequence[SmallChange]
-    """The changes of its content on the fork, the oldest first: one, `whole`, if they cannot be told apart."""
+    """The changes of its content on the fork, oldest first; a single one, `whole`, if they cannot be separated."""
     numbers: Sequence[int]
     """Which changesets have touched it."""
 
@@ -100,7 +101,7 @@ class Overlap(NamedTuple):
 
     @property
     def mode(self) -> int | None:
-        """What its permissions are to be; None if both sides have changed them, and not to the same."""
+        """Its merged permissions; None if both sides changed them differently."""
         sides = [side for side in (self.production, self.fork) if side is not None]
         if len(sides) == 1 or self.base is None:
             return sides[0].mode if len({side.mode for side in sides}) == 1 else None
@@ -124,7 +125,7 @@ class Overlap(NamedTuple):
 
     @property
     def version(self) -> str:
-        """What an answer must have been made for, to be taken: 32 hex digits that change with either side."""
+        """Identifies the versions that an answer must be for: 32 hex digits that change with either side."""
         sides = (self.base, self.production, self.fork)
         parts = [
             b"-" if side is None else b"%b %d %o" % (side.hash.hex().encode(), side.size, side.mode) for side in sides
@@ -133,34 +134,34 @@ class Overlap(NamedTuple):
 
 
 class Resolution(NamedTuple):
-    """What a person, or a program in a person's name, has decided of one file."""
+    """The decision about one file, by a person or a program on a person's behalf."""
 
     prefer: Prefer | None = None
-    """As production (``ours``) or the fork (``theirs``) has it, whatever that is."""
+    """The version of production (``ours``) or of the fork (``theirs``)."""
     content: bytes | None = None
     """Without ``prefer``: its new content; None for no file."""
     version: str | None = None
-    """For what it was decided: `Overlap.version`. None: what was shown last."""
+    """The `Overlap.version` that it was decided for. None: the version shown last."""
 
 
 class StackedMerge(NamedTuple):
-    """What would become of production."""
+    """The expected changes of production."""
 
     plan: ThreeWayPlan
-    """How the merged state differs from production, and what is in conflict."""
+    """The difference of the merged state from production, and the conflicts."""
     files: Sequence[FileOutcome]
     """Every path that either side has touched, sorted."""
     overlaps: Sequence[Overlap]
-    """Those that overlap, sorted; with what was settled already."""
+    """The overlaps, sorted, including those that are decided already."""
     sets: Sequence[Sequence[tuple[bytes, Kind]]]
-    """By changeset, the oldest first: what becomes of each path that it has touched."""
+    """For each changeset, oldest first, the kind of each path that it touched."""
 
 
 def compose(stack: Sequence[Sequence[Change]]) -> list[Change]:
-    """What a stack of changesets (the newest last) has done in all, sorted by path.
+    """The net changes of a stack of changesets (newest last), sorted by path.
 
-    From the last to the first: of each path the latest version is kept, and what it was before the earliest. A path
-    that ends as it began is not in it.
+    It goes from the last to the first: each path keeps its latest ``after`` and gets its earliest ``before``. A path
+    that ends as it began is left out.
     """
     last: dict[bytes, Change] = {}
     for changes in reversed(stack):
@@ -177,9 +178,10 @@ def classify(
     *,
     settled: Mapping[bytes, Decision] | None = None,
 ) -> StackedMerge:
-    """What becomes of each file; both sides are against the fork point, and ``stack`` leads from there to ``fork``.
+    """The classification of each file; both sides are relative to the fork point, and ``stack`` leads from there to
+    ``fork``.
 
-    ``settled`` as `three_way.plan` has it.
+    ``settled`` as in `three_way.plan`.
     """
     plan = three_way.plan(production, fork, settled=settled)
     ours, theirs = three_way.changes_by_path(production), three_way.changes_by_path(fork)
@@ -206,7 +208,7 @@ def classify(
 
 
 def kept_paths(paths: Iterable[bytes], side: SideChanges) -> list[bytes]:
-    """Those of ``paths``, which were there at the fork point, that ``side`` has left where they were; sorted."""
+    """Those of ``paths``, which existed at the fork point, that ``side`` has not moved or deleted; sorted."""
     changes = three_way.changes_by_path(side)
     return sorted(path for path in paths if path not in changes or changes[path].after is not None)
 
@@ -256,8 +258,8 @@ def _overlap(
 
 
 def _small(base: Entry | None, fork: Entry | None, touched: Mapping[int, Sequence[Entry | None]]) -> list[SmallChange]:
-    """The changes of a file's content that lead from ``base`` to ``fork``; ``touched`` has by changeset what it was
-    after that, under its new name and under its old one.
+    """The changes of a file's content from ``base`` to ``fork``; ``touched`` maps a changeset to the entries after it,
+    under the new name and under the old one.
     """
     found: list[SmallChange] = []
     now = base
@@ -287,7 +289,7 @@ def _before(path: bytes, ours: Mapping[bytes, Change], theirs: Mapping[bytes, Ch
 
 
 def _after(path: bytes, one: Mapping[bytes, Change], other: Mapping[bytes, Change]) -> Entry | None:
-    """What ``one`` has at ``path``, where only ``other`` may have touched it."""
+    """The entry of ``one`` at ``path``, which maybe only ``other`` has changed."""
     change = one.get(path)
     return change.after if change is not None else _before(path, other, other)
 
@@ -304,13 +306,13 @@ class FileCounts(NamedTuple):
     unchanged: int
     """Touched by neither side."""
     overlapping: int
-    """Whose changes are to be applied anew."""
+    """Files whose changes must be applied anew."""
     identical: int
     """Changed by both in the same way."""
 
 
 class MergePlan(NamedTuple):
-    """What merging a fork into a production would do."""
+    """The expected result of merging a fork into a production."""
 
     base: CheckpointId
     """The fork point: since when changes are looked at. The newest state that both hold."""
@@ -323,13 +325,13 @@ class MergePlan(NamedTuple):
     stacked: StackedMerge
     counts: FileCounts
     uncaptured: Sequence[bytes] = ()
-    """What the fork captures no more, such as what it has begun to ignore, and has not deleted: it stays as production
-    has it. Sorted.
+    """Paths that the fork stopped capturing, for example by ignoring them, and did not delete: they stay as in
+    production. Sorted.
     """
 
     @property
     def overlapping(self) -> Sequence[Overlap]:
-        """What is still to be applied anew; empty if the plan can be carried out."""
+        """The overlaps that must still be applied anew; empty if the plan can be carried out."""
         open_ = set(self.stacked.plan.conflicts)
         return [one for one in self.stacked.overlaps if one.conflict in open_]
 
@@ -350,7 +352,7 @@ class MergePlan(NamedTuple):
 
     @property
     def deletes(self) -> Sequence[Change]:
-        """And what is to be deleted from it."""
+        """The deletions in production."""
         return [change for change in self.stacked.plan.changes if change.after is None]
 
 
@@ -362,11 +364,11 @@ def plan(
     since: Sequence[CheckpointId] | None = None,
     settled: Mapping[bytes, Decision] | None = None,
 ) -> MergePlan:
-    """What merging the state ``fork`` into the state ``production`` would do.
+    """The plan of merging the state ``fork`` into the state ``production``.
 
-    ``since`` are the states since which changes are looked at: by default the newest that both hold
-    (`find_bases`). ``settled`` decides overlapping files, by `Overlap.path`. Raises `NotFoundError` for a checkpoint
-    that was forgotten, `RefusedError` (code ``unrelated``) if the two have no state in common.
+    ``since`` are the states that changes are relative to: by default the newest common ones (`find_bases`). ``settled``
+    decides overlapping files, by `Overlap.path`. Raises `NotFoundError` for a checkpoint that was forgotten,
+    `RefusedError` (code ``unrelated``) if the two have no state in common.
     """
     catalog = context.catalog
     theirs = catalog.lineage(fork)
@@ -384,9 +386,10 @@ def plan(
 
 
 def _stack(context: Context, line: Lineage, base: CheckpointId, fork: CheckpointId) -> list[list[Change]]:
-    """The changesets that lead from ``base`` to ``fork``, the oldest first, without empty ones.
+    """The changesets that lead from ``base`` to ``fork``, oldest first, without empty ones.
 
-    What retention has dropped is in the one behind it. Where the fork has taken ``base`` in, all before that is one.
+    Changesets that retention dropped are part of the next one. If the fork has merged ``base``, everything before that
+    is one changeset.
     """
     from holdfast.store.catalog.merge_parents import descendants_in
 

@@ -1,9 +1,8 @@
-"""What is to become of a tree when another line of work is merged into it: a plan over three states, file by file.
+"""Merging another line of work into a tree: a plan over three states, file by file.
 
-A file that one side alone has changed is as that side has it. Where both have, content and permissions are looked at
-one by one, and a file that one side has renamed is met under its new name; whatever is left is a conflict. Content is
-not looked at: where both have changed it, that is a conflict, for the ladder to settle. Nothing here reads a tree or a
-store.
+A file that only one side changed gets that side's version. If both changed it, content and permissions are merged
+separately, and a renamed file is found under its new name; the rest is a conflict. Content is not read: if both changed
+it, that is a conflict for the ladder. Nothing here reads a tree or a store.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ ConflictKind = Literal[
     "in_the_way",
     "bases",
 ]
-"""Why something cannot be merged: both have changed the content, the permissions, or the type of it; both have added
-it, and not the same; one has changed or renamed what the other has deleted; both have renamed it; what is a file on one
-side is a directory on the other; the two have several states in common, and it depends on which of them is looked at
-what has changed."""
+"""Why a file cannot be merged: both sides changed its content, permissions, or type; both added it, differently; one
+changed or renamed the file that the other deleted; both renamed it; it is a file on one side and a directory on the
+other; or there are several common states, which give different changes.
+"""
 
 CONFLICT_TEXTS: dict[ConflictKind, str] = {
     "content": "changed on both sides",
@@ -54,23 +53,23 @@ Prefer = Literal["ours", "theirs"]
 
 
 class Decision(NamedTuple):
-    """What was decided of one conflict."""
+    """The decision about one conflict."""
 
     prefer: Prefer | None = None
-    """As this side has it, whatever that is."""
+    """This side's version."""
     entry: Entry | None = None
-    """Without ``prefer``: what the file is to be, None for no file."""
+    """Without ``prefer``: the file's entry, None for no file."""
 
 
 class SideChanges(NamedTuple):
-    """What one side has done since the base; a renamed file is in ``renamed`` alone, as `Diff` has it."""
+    """One side's changes since the base; a renamed file is only in ``renamed``, as in `Diff`."""
 
     changes: Sequence[Change]
     renamed: Sequence[Renamed] = ()
 
 
 class MergeConflict(NamedTuple):
-    """A file that both sides have changed, so that only a person can say what is to become of it."""
+    """A file that both sides have changed, so that only a person can decide."""
 
     path: bytes
     """Where it is here, or was."""
@@ -84,7 +83,7 @@ class MergeConflict(NamedTuple):
         return CONFLICT_TEXTS[self.why]
 
     def merged_path(self, base: bytes) -> bytes:
-        """Where what becomes of it is to be, if it was at ``base`` when the two parted: under its new name."""
+        """The path of the result for a file that was at ``base`` when the lines parted: its new name."""
         return self.there if self.path == base else self.path
 
 
@@ -92,24 +91,24 @@ class ThreeWayPlan(NamedTuple):
     """How the merged state differs from ours."""
 
     changes: Sequence[Change]
-    """From ours to the merged state, sorted by path; nothing for what is in conflict."""
+    """From ours to the merged state, sorted by path, without conflicts."""
     conflicts: Sequence[MergeConflict]
-    """Sorted by path. Those that were settled are not among them."""
+    """Open conflicts, sorted by path."""
     settled: Sequence[MergeConflict] = ()
-    """Those that were."""
+    """Conflicts with a decision."""
 
 
 def plan(ours: SideChanges, theirs: SideChanges, *, settled: Mapping[bytes, Decision] | None = None) -> ThreeWayPlan:
-    """What merging ``theirs`` into ``ours`` would do, both sides against the same base.
+    """The plan of merging ``theirs`` into ``ours``, both relative to the same base.
 
-    ``settled`` decides conflicts, by the path at which they land (see `MergeConflict.merged_path`), but for a file
-    where the other side has a directory.
+    ``settled`` decides conflicts, by the path of the result (see `MergeConflict.merged_path`), except those between a
+    file and a directory.
     """
     return _Merge(ours, theirs, settled or {}).plan()
 
 
 def merged_entry(base: Entry | None, ours: Entry | None, theirs: Entry | None) -> Entry | ConflictKind | None:
-    """What one path is to hold (None: nothing), or why that cannot be told."""
+    """The merged entry of one path (None: no file), or the kind of conflict."""
     if theirs in (base, ours):
         return ours
     if ours == base:
@@ -128,7 +127,7 @@ def merged_entry(base: Entry | None, ours: Entry | None, theirs: Entry | None) -
 
 
 def _pick(base: T, ours: T, theirs: T) -> T | None:
-    """The one that differs from the base; None if both do, and from each other."""
+    """The value that differs from the base; None if both do, and from each other."""
     if theirs in (base, ours):
         return ours
     return theirs if ours == base else None
@@ -142,10 +141,10 @@ class _Merge:
         self._theirs, self._their_names = changes_by_path(theirs), {one.before_path: one for one in theirs.renamed}
         self._by_hand = settled
         self._here: dict[bytes, Entry | None] = {path: change.before for path, change in self._theirs.items()}
-        """What is here at every path that either side touched."""
+        """Our entry at every path that either side touched."""
         self._here |= {path: change.after for path, change in self._ours.items()}
         self._merged = dict(self._here)
-        """What it is to hold; as it is here, until it is decided."""
+        """The merged entries; ours, until they are decided."""
         self._decided: set[bytes] = set()
         self._conflicts: list[MergeConflict] = []
         self._settled: list[MergeConflict] = []
@@ -164,15 +163,15 @@ class _Merge:
         return ThreeWayPlan(sorted(changes), sorted(self._conflicts), sorted(self._settled))
 
     def _their(self, path: bytes) -> Entry | None:
-        """What is at ``path`` there; one of the sides has touched it."""
+        """Their entry at ``path``, which one of the sides has touched."""
         change = self._theirs.get(path)
         return self._ours[path].before if change is None else change.after
 
     def _renamed_there(self, path: bytes) -> None:
-        """They have renamed what stands, or stood, at ``path``, and we have changed it.
+        """They renamed our file from ``path``, and we have changed it.
 
-        Where either has put something else under the other's new name, each path is for itself: nothing may take that
-        one's place.
+        If a side has another file under the other's new name, the paths are merged separately, so that none replaces
+        the other.
         """
         there = self._their_names[path]
         here = self._our_names.get(path)
@@ -190,7 +189,7 @@ class _Merge:
             self._follow(path, there.path, path, merged_entry(there.before, ours, there.after))
 
     def _renamed_here(self, path: bytes) -> None:
-        """We have renamed what they have changed at ``path``; see `_renamed_there`."""
+        """We renamed a file from ``path`` that they have changed; see `_renamed_there`."""
         here = self._our_names[path]
         theirs = self._theirs[path].after
         if here.path in self._theirs:
@@ -201,7 +200,7 @@ class _Merge:
             self._follow(here.path, here.path, path, merged_entry(here.before, here.after, theirs))
 
     def _follow(self, ours: bytes, to: bytes, there: bytes, found: Entry | ConflictKind | None) -> None:
-        """Put what becomes of a file that one side has renamed where it is to be."""
+        """Put the result for a renamed file at its path."""
         if isinstance(found, str):
             self._conflict(MergeConflict(ours, to if to != ours else there, found), there)
             return
@@ -234,7 +233,7 @@ class _Merge:
 
     def _clear_the_way(self) -> None:
         """No file may be where the merged state has a directory: of such two, ours stays."""
-        # Only what comes anew can be in the way of anything: either side by itself is a sound tree.
+        # Only new paths can conflict with others: either side alone is a valid tree.
         new = sorted(path for path, entry in self._merged.items() if entry is not None and self._here[path] is None)
         if not new:
             return
@@ -249,7 +248,7 @@ class _Merge:
 
 
 def changes_by_path(side: SideChanges) -> dict[bytes, Change]:
-    """What a side has done, a rename as a deletion and an addition."""
+    """A side's changes by path, a rename as a deletion and an addition."""
     changes = [(change.path, change) for change in side.changes]
     changes += [(one.before_path, Change(one.before_path, one.before, None)) for one in side.renamed]
     changes += [(one.path, Change(one.path, None, one.after)) for one in side.renamed]
@@ -264,7 +263,7 @@ def _above(path: bytes) -> Iterator[bytes]:
 
 
 def _below(path: bytes, held: Sequence[bytes]) -> Iterable[bytes]:
-    """What of ``held``, which is sorted, lies below ``path``."""
+    """The paths in ``held``, which is sorted, that are below ``path``."""
     at = bisect_left(held, path + b"/")
     while at < len(held) and held[at].startswith(path + b"/"):
         yield held[at]

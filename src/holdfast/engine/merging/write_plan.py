@@ -1,7 +1,7 @@
-"""Writing and deleting files of a workspace by a plan: by content, or by the hash of what is stored already.
+"""Writing and deleting a workspace's files by a plan: by content, or by the hash of stored content.
 
-What the plan leads to is a checkpoint before anything touches the tree, as of a merge; then the tree is brought there
-as by any restore: undoable, and finished or taken back where it is cut short. Only what the plan names is touched.
+The result of the plan is a checkpoint before any change of the tree, as for a merge; then the tree is brought to it as
+by any restore: undoable, and finished or reversed after an interruption. Only the paths in the plan are touched.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ MOST_FILES = 100_000
 
 
 class PlannedWrite(NamedTuple):
-    """A file, or a symbolic link, that is to be there afterwards."""
+    """A file, or a symbolic link, to write."""
 
     path: bytes
     content: bytes | Hash
-    """What it is to hold; with ``stored``, its hash."""
+    """Its content, or with ``stored`` its hash."""
     stored: bool
     permissions: int = 0o644
     link: bool = False
@@ -47,16 +47,16 @@ class PlannedWrite(NamedTuple):
 
 
 class WrittenPlan(NamedTuple):
-    """What became of a plan."""
+    """The result of a plan."""
 
     before: CheckpointId
     """The state before it."""
     state: CheckpointId
     """The state that it leads to."""
     restored: RestoreResult | None
-    """What happened to the tree; None if it held all of this already."""
+    """The changes of the tree; None if it already matched the plan."""
     errors: Sequence[NotCaptured]
-    """What was left alone, with the reasons."""
+    """Paths that were not changed, with the reasons."""
 
 
 def carry_out(
@@ -70,15 +70,14 @@ def carry_out(
     found: Mapping[bytes, Entry | None] | None = None,
     progress: Progress | None = None,
 ) -> WrittenPlan:
-    """Bring the workspace from its present state to that with ``writes`` and without
-    ``deletes``. The present state is saved first.
+    """Apply ``writes`` and ``deletes`` to the workspace, whose present state is saved first.
 
-    ``source``: what is given by its hash has to be in this checkpoint. ``kind``: of the state that it leads to;
-    ``rescue`` for a part of a restore, and then of the present state, too. ``found``: what has to be at paths still
-    (None: nothing). A path to delete that is not there is among the errors. Raises `EscapeError` for a path that is
-    never allowed, `UsageError` for a plan that contradicts itself, `NotFoundError` (code ``no_blob``) for content that
-    is not stored, `RefusedError` (``in_the_way``) where a file would have to be a directory too, or another process
-    changes the tree meanwhile (``changed_meanwhile``), or no path of the plan can be changed (``left_alone``).
+    ``source``: the checkpoint that must contain contents given by hash. ``kind``: that of the new state; ``rescue`` for
+    a part of a restore, and then of the present state, too. ``found``: the entries that paths must still have (None: no
+    file). A missing path to delete is listed in the errors. Raises `EscapeError` for a path that is never allowed,
+    `UsageError` for a plan that contradicts itself, `NotFoundError` (code ``no_blob``) for content that is not stored,
+    `RefusedError` (``in_the_way``) where a file would have to be a directory too, or another process changes the tree
+    meanwhile (``changed_meanwhile``), or no path of the plan can be changed (``left_alone``).
     """
     _check(writes, deletes)
     sizes = _sizes(context, writes, source)
@@ -139,7 +138,7 @@ def _check(writes: Sequence[PlannedWrite], deletes: Sequence[bytes]) -> None:
 
 
 def _sizes(context: Context, writes: Sequence[PlannedWrite], source: CheckpointId | None) -> Mapping[Hash, int]:
-    """How large what is stored already is; raises `NotFoundError` for what is not."""
+    """The sizes of stored contents; raises `NotFoundError` for a missing one."""
     hashes = {_hash_of(write) for write in writes if write.stored}
     if not hashes:
         return {}

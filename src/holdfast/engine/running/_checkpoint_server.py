@@ -43,15 +43,15 @@ class CheckpointServer:
         self._server.hang_up()
 
     def fileno(self) -> int:
-        """A descriptor that can be read when there is something to `serve`."""
+        """A descriptor that is readable when `serve` has work."""
         return self._server.fileno()
 
     def due_in(self) -> float | None:
-        """Seconds until there is something to `serve` in any case."""
+        """Seconds until `serve` has work in any case."""
         return self._server.due_in()
 
     def serve(self) -> None:
-        """Do what is asked for now."""
+        """Do the requested work."""
         self._server.serve()
 
     def _answer(self, _client: Client, body: bytes) -> bytes:

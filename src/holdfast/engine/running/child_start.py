@@ -36,7 +36,7 @@ class ChildStart(NamedTuple):
     run: str = ""
     """The run that it is, if it is recorded."""
     undo_log: bytes = b""
-    """The real path of the directory that it is recorded in: what it removes lies there."""
+    """The real path of the undo log's directory: it holds the files that the command removes."""
     server: CheckpointServer | None = None
     """Where it asks for checkpoints then: to be served meanwhile."""
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def adjust(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
-    """What is configured, with what ``said`` holds instead; what is hidden or let through adds up.
+    """The configured isolation, changed by ``said``; hidden and visible paths are added.
 
-    ``allow`` or ``dns`` mean the network ``allow``. Raises `UsageError` for what needs isolation where there is none,
-    and for an assignment among the names of the ``environment``.
+    ``allow`` or ``dns`` mean the network ``allow``. Raises `UsageError` for options that need isolation where there is
+    none, and for an assignment among the names of the ``environment``.
     """
     given = dict(said)
     if given.keys() & {"allow", "dns"}:
@@ -32,10 +32,10 @@ def adjust(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
             "network, paths and variables can be restricted only with isolation", hint="--isolation namespace"
         )
     if given.get("network", "allow") != "allow":
-        # What is configured for another network is not meant.
+        # The configured hosts are for another network.
         given = {"allow": (), "dns": ()} | given
     if given.get("level") == "none":
-        given = {"memory": 0, "processes": 0, "disk": 0} | given  # what is configured for namespaces is not meant
+        given = {"memory": 0, "processes": 0, "disk": 0} | given  # the configured limits are for namespaces
     lists = {name: tuple(value) for name, value in given.items() if not isinstance(value, str | int)}
     if "environment" in lists:
         _check_names(lists["environment"])
@@ -59,10 +59,9 @@ def make_box(
 ) -> Sandbox | None:
     """The box that ``isolation`` asks for; None if it asks for none.
 
-    ``directory`` is where the command is to run, ``log`` where the undo log is; ``readable`` are directories that it is
-    to see besides, wherever they lie, and cannot change. Before anything is begun, this raises `UnsupportedError` if
-    such a box cannot be had here, saying why and what would help, and `UsageError` if what is asked for contradicts
-    itself.
+    ``directory`` is the command's working directory, ``log`` that of the undo log; ``readable`` are more directories
+    that it sees and cannot change. Raises, before anything starts, `UnsupportedError` if such a box is impossible here,
+    with the reason and the remedy, and `UsageError` for contradictory settings.
     """
     limits = isolation.memory, isolation.processes, isolation.disk
     if isolation.level == "none":
@@ -95,7 +94,7 @@ def make_box(
     box = Namespace(policy)
     _check_directory(os.path.realpath(directory), files)
     with box.prepare(harmless_command(), directory=directory, environment={}):
-        pass  # it says what contradicts itself, and what is missing
+        pass  # the error explains the contradiction or the lack
     require_isolation(policy)
     return box
 

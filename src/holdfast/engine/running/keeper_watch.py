@@ -1,4 +1,4 @@
-"""Sees what safeguards begin to hold in a workspace, and what they hold no more, while something else goes on there."""
+"""Observes the operations that safeguards hold and release in a workspace, during other work there."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LOOK_SECONDS = 0.2
 
 
 class KeeperWatch:
-    """Asks the keeper of an undo log a few times a second, on a thread of its own, whichever keeper that is."""
+    """Polls the keeper of an undo log a few times a second, on a thread of its own; the keeper may change."""
 
     def __init__(self, undo_log: bytes, look: Look, *, each: Callable[[], object] = lambda: None) -> None:
-        """Each time ``look`` gets the keeper, the tickets that it holds since the last time, and those that it held
-        then. Each ticket is told once, also if ``look`` raises a `HoldfastError`, which is logged. ``each`` is called
-        every time, also while there is no keeper.
+        """``look`` receives the keeper, the tickets that are new since the last time, and those that were held then.
+        Each ticket is new once, even if ``look`` raises a `HoldfastError`, which is logged. ``each`` is called every
+        time, even without a keeper.
         """
         self._undo_log = undo_log
         self._look = look
@@ -41,7 +41,7 @@ class KeeperWatch:
         self._over.set()
 
     def finish(self, *, look_again: bool = False) -> None:
-        """The same, and wait until it is over; ``look_again`` for what has happened just now."""
+        """As `stop`, and wait for the end; ``look_again`` includes events that have just happened."""
         self._looks_again = look_again
         self._over.set()
         self._thread.join()
@@ -59,7 +59,7 @@ class KeeperWatch:
             try:
                 keeper = connect(self._undo_log)
                 if keeper is None:
-                    known = {}  # (the next one counts anew)
+                    known = {}  # the next keeper counts from 1 again
                     continue
                 with keeper:
                     before, known = known, {ticket.id: ticket for ticket in keeper.held()}

@@ -1,8 +1,8 @@
-"""Runs a command in a virtual machine of the workspace's: what it changes there is recorded by the workspace's keeper,
-which serves the machine's files; nothing else of the host is in reach.
+"""Runs a command in a virtual machine of the workspace: the workspace's keeper serves the machine's files and records
+its changes; it reaches nothing else on the host.
 
-The machine is this process's child, and its screen, its commands and its monitor are this process's; the workspace's
-files are the keeper's. Where one of the three ends, so do the other two.
+The machine is this process's child, and this process has its screen, its commands and its monitor; the keeper has the
+workspace's files. If one of the three ends, so do the other two.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _LARGEST_FILE: Final = 1 << 20
 
 
 class PreparedMachine(NamedTuple):
-    """What was looked up before anything began."""
+    """The parts that are prepared before the start."""
 
     plan: MachinePlan
     accelerator: Accelerator
@@ -73,7 +73,7 @@ class PreparedMachine(NamedTuple):
 
 
 class MachineCommand(NamedTuple):
-    """What runs in a machine."""
+    """The command for a machine."""
 
     words: Sequence[bytes]
     """Empty: this process's standard input and output are the lines of the control channel, which another process
@@ -87,7 +87,7 @@ class MachineCommand(NamedTuple):
     tells_apart: bool = True
     """Each child of the command makes a step, where its file system says which process a change is by (9P does not)."""
     read_only: Sequence[int] = ()
-    """Descriptors of the directories that it sees besides."""
+    """Descriptors of additional directories that it sees."""
 
 
 def prepare_machine(
@@ -135,7 +135,7 @@ def prepare_machine(
 
 
 def _user() -> GuestUser:
-    """The one that this process runs as, with a home of its own in the guest."""
+    """The user of this process, with a home directory in the guest."""
     uid = os.geteuid()
     try:
         name = pwd.getpwuid(uid).pw_name
@@ -283,9 +283,7 @@ def _failure(machine: Machine, *, answered: bool) -> MachineError:
 
 @contextmanager
 def _watched(machine: Machine, keeper: RemoteUndoService, run: str, log: bytes) -> Generator[None]:
-    """For the length of the block, the machine ends when the keeper does, and stands still while a change of the run's
-    is held.
-    """
+    """For the length of the block, the machine ends with the keeper, and pauses while a change of the run is held."""
     over = os.eventfd(0, os.EFD_CLOEXEC)
     lost: list[bool] = []
 
@@ -293,7 +291,7 @@ def _watched(machine: Machine, keeper: RemoteUndoService, run: str, log: bytes) 
         ends = select.poll()
         for each in (over, machine.fileno()):
             ends.register(each, select.POLLIN)
-        ends.register(keeper.fileno(), select.POLLRDHUP)  # (its answers are for who has asked)
+        ends.register(keeper.fileno(), select.POLLRDHUP)  # only the hang-up: answers are for the thread that asked
         found = {fd for fd, _ in ends.poll()}
         if keeper.fileno() in found and over not in found:
             lost.append(True)
@@ -331,14 +329,12 @@ def _watched(machine: Machine, keeper: RemoteUndoService, run: str, log: bytes) 
 
 
 def _relay(control: socket.socket) -> bool:
-    """Pass on what this process gets to the machine, and the other way round, until one of them has no more to say;
-    whether that is this process.
-    """
+    """Copy standard input to the machine, and its output back, until one side ends; whether that is this side."""
     control.setblocking(True)
     has_ended = threading.Event()
 
     def pass_on() -> None:
-        with suppress(OSError):  # (the machine has ended, which is seen below)
+        with suppress(OSError):  # the machine has ended, as the loop below notices
             while data := os.read(0, _PIECE_BYTES):
                 control.sendall(data)
             has_ended.set()
@@ -375,7 +371,7 @@ def _check(isolation: Isolation, root: bytes) -> None:
 
 
 def _check_kernel(image: Image, kind: ServedBy) -> None:
-    """Raise `UnsupportedError` where the image's kernel cannot mount what is served."""
+    """Raise `UnsupportedError` if the image's kernel cannot mount such a file system."""
     about = image.manifest
     if kind == "9p" and kind not in about.modules:
         raise UnsupportedError(
@@ -396,8 +392,8 @@ def _environment(names: Sequence[str], environment: Mapping[bytes, bytes]) -> di
 
 
 def _files(names: Sequence[str], home: bytes, shown: Sequence[bytes]) -> tuple[GuestFile, ...]:
-    """Copies of the user's files. Raises `UsageError` for one that is none, cannot be read, or would be put into one of
-    the directories that are ``shown``: it would take the place of a file of the host's.
+    """Copies of the user's files. Raises `UsageError` for one that is no file, cannot be read, or would replace a file
+    in one of the host's directories that are ``shown``.
     """
     found: list[GuestFile] = []
     own = os.path.expanduser(b"~")

@@ -1,10 +1,10 @@
-"""The process that has the virtual machine of a session: it starts it, and has commands run there until it is told to
-end it. It goes on when the process that has started it has ended.
+"""The process of a session's virtual machine: it starts the machine, and runs commands there until a request to end it.
+It outlives the process that started it.
 
-Connections come to it over a socket (``SOCK_SEQPACKET``), by the workspace's keeper alone, as they come to
-`holdfast.sandbox.command_starter`, and with the same requests and answers. While a command runs, each byte that comes
-is the number of a signal for it: of its end (SIGTERM, SIGKILL) the guest's shim sees to all of it. ``{"stop": true}``
-ends the machine; the connection closes when it has ended. Steps are the client's to open and to close.
+Only the workspace's keeper sends it connections, over a socket (``SOCK_SEQPACKET``), with the requests and answers of
+`holdfast.sandbox.command_starter`. While a command runs, each byte is the number of a signal for it; SIGTERM and
+SIGKILL go to all of its processes, by the guest's shim. ``{"stop": true}`` ends the machine; the connection closes
+after that. The client opens and closes steps.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NO_COMMAND: Final = 127
 
 
 class MachineOrder(NamedTuple):
-    """What such a process is told."""
+    """The order for such a process."""
 
     home: bytes
     root: bytes
@@ -70,15 +70,15 @@ class GuestCommands:
     """Has commands run in a machine that is up, each for the connection that asks for it."""
 
     def __init__(self, channel: Channel, over: int) -> None:
-        """``over``, an eventfd(2), is told when a client asks for the machine's end."""
+        """``over``, an eventfd(2), is written to when a client asks for the machine's end."""
         self._channel = channel
         self._over = over
         self.waiting: list[int] = []
-        """Connections of those that wait for the end of the machine: they close with this process, and not before."""
+        """Connections that wait for the machine's end: they close with this process, and not before."""
         self._numbers = count(1)
 
     def attend(self, client: Client) -> None:
-        """Until the client hangs up; on a thread of its own."""
+        """Serve a client until it disconnects; on a thread of its own."""
         with suppress(OSError, ValueError):
             client.tell(ready=1)
             client.connection.settimeout(None)
@@ -113,7 +113,7 @@ class GuestCommands:
                     ended = pass_on_streams(command, (stdin, stdout, stderr), signals)
                     client.connection.shutdown(socket.SHUT_RD)
         except UsageError:
-            client.tell(error=errno.E2BIG)  # (else nothing is asked for that no system could run)
+            client.tell(error=errno.E2BIG)  # no system could run it: it exceeds the limit of arguments
             return
         except ChannelError as error:
             _LOG.warning("a command was lost: %s", error.message)

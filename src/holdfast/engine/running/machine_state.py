@@ -1,7 +1,7 @@
-"""What there is of a workspace's virtual machines: those that run, each with a note, and the disk that stays.
+"""A workspace's virtual machines: running ones, each with a note, and the kept disk.
 
-A note is locked by the process whose machine it is, for as long as that lives: one that is not locked was left by a
-process that was killed. Its machine has ended with it.
+The process of a machine locks its note for its lifetime: an unlocked note was left by a killed process, whose machine
+has ended with it.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _LOCK_SECONDS: Final = 120.0
 
 
 class MachineStatus(NamedTuple):
-    """What there is of a workspace's virtual machines."""
+    """A workspace's virtual machines and disk."""
 
     running: Sequence[RunningMachine]
     disk_bytes: int | None
-    """What the disk that stays takes of the host; None: there is none."""
+    """The disk's size on the host; None without one."""
 
 
 def machine_directory(folder: bytes) -> bytes:
-    """Where what belongs to the machines of a workspace is: beside its undo log, in its ``folder`` of the home."""
+    """The directory of a workspace's machines: beside its undo log, in its ``folder`` of the home."""
     return os.path.join(folder, b"machine")
 
 
@@ -62,7 +62,7 @@ def machine_of_run(folder: bytes, run: str) -> RunningMachine | None:
 
 
 def machine_status(context: Context) -> MachineStatus:
-    """What there is now."""
+    """The present state."""
     directory = machine_directory(context.folder)
     try:
         size = os.stat(os.path.join(directory, _DISK)).st_blocks * 512
@@ -91,16 +91,16 @@ def reset_machine(context: Context) -> bool:
 
 
 def provide_disk(directory: bytes, size: int, image: Image, clock: Clock) -> bytes:
-    """The path of the disk that stays, which is made where there is none. It stands on the image that it was made for:
-    raises `RefusedError` (``image_changed``) if that is another one by now, `FormatError` where that is not known for
-    damage, and as `create_disk`.
+    """The path of the kept disk, which is made if it is missing. It depends on the image that it was made for: raises
+    `RefusedError` (``image_changed``) for another image, `FormatError` if the record of the image is damaged, and as
+    `create_disk`.
     """
     disk = os.path.join(directory, _DISK)
     os.makedirs(directory, 0o700, exist_ok=True)
     lock = os.path.join(directory, _LOCK)
     with exclusive(lock, timeout=_LOCK_SECONDS, clock=clock, what="the virtual machine's disk"):
         if not os.path.exists(disk):
-            # (First: a disk of which nothing says what it stands on could not be used.)
+            # The record first: a disk without one could not be used.
             _IMAGE.write(directory, image.id.encode())
             create_disk(disk, size)
             return disk
@@ -121,10 +121,10 @@ def provide_disk(directory: bytes, size: int, image: Image, clock: Clock) -> byt
 
 @contextmanager
 def noted(directory: bytes, machine: RunningMachine) -> Generator[None]:
-    """For the length of the block, the machine is among those that run. Raises `OSError`."""
+    """For the length of the block, the machine is listed as running. Raises `OSError`."""
     os.makedirs(directory, 0o700, exist_ok=True)
     for _ in _running(directory):
-        pass  # (what killed processes have left goes)
+        pass  # deletes the notes of killed processes
     path = os.path.join(directory, _NOTE + machine.run.encode())
     begun = path + b".new"
     fd = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -149,7 +149,7 @@ def _running(directory: bytes) -> Generator[RunningMachine]:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                with suppress(msgspec.MsgspecError):  # (it is just being written)
+                with suppress(msgspec.MsgspecError):  # it is being written
                     noted = json_decoder(RunningMachine).decode(file.read(_MOST_BYTES))
                     yield msgspec.structs.replace(noted, memory_bytes=memory_of_tree(noted.pid))
             else:

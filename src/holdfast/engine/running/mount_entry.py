@@ -1,10 +1,10 @@
-"""What a command begins as that sees its workspace by a mount alone: it makes a mount namespace of its own, mounts over
-the workspace's path, hands the device out, and becomes the command.
+"""The start of a command that sees its workspace only by a mount: it makes a mount namespace of its own, mounts over
+the workspace's path, passes the device on, and executes the command.
 
-It is `build_arguments`, executed as `holdfast.supervisor.confinement.filter_shim` says: the device is in the place of
-the listener. Who is not root does it in a user namespace of their own, in which they remain themselves; from there,
-nothing can be unmounted. Holdfast's own directories cannot be changed by it, nor moved
-(`holdfast.engine.running.mount_entry`). Sources: mount_namespaces(7), user_namespaces(7), mount(2).
+`build_arguments` is executed as in `holdfast.supervisor.confinement.filter_shim`, with the device in the place of the
+listener. Users other than root get a user namespace with their own ids, from which nothing can be unmounted. The
+command can neither change nor move Holdfast's own directories. Sources: mount_namespaces(7), user_namespaces(7),
+mount(2).
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 
-# Keeps directories from all processes that share this process's mount namespace: what is in them cannot be changed, by
-# any path that a mount shows them at, and they cannot be moved, nor can any directory that they lie in.
+# Protects directories from all processes in this process's mount namespace: their contents cannot be changed, by any
+# path to them, and neither they nor their parents can be moved.
 #
-# For a namespace that was made just before, before any other process is in it, where none that comes later may mount or
-# unmount. Sources: mount_namespaces(7), mount(2), ``is_local_mountpoint`` in ``fs/namespace.c`` of Linux.
+# It is for a new namespace without other processes, in which no later process may mount or unmount. Sources:
+# mount_namespaces(7), mount(2), ``is_local_mountpoint`` in ``fs/namespace.c`` of Linux.
 
 _OUT_OF_SIGHT: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
 _OBJECT: Final = os.O_PATH | os.O_CLOEXEC
 
 
 def protect(directories: Sequence[bytes], covered: bytes) -> None:
-    """Make ``directories`` read-only, with all that is mounted in them, and have them and all above them stay where
-    they are. They are real paths; something is about to be mounted over the directory ``covered``, where nothing else
-    will be seen, and which may lie in one of them. Raises `OSError`.
+    """Make ``directories`` read-only, with all mounts in them, and keep them and their parents from being moved. They
+    are real paths. A mount will be made over the directory ``covered``, which hides its contents, and which may lie in
+    one of them. Raises `OSError`.
     """
-    for path in sorted(_all_paths(directories), key=len):  # (a mount that shows a part may lie in another one)
+    for path in sorted(_all_paths(directories), key=len):  # a bind mount of a part may be inside another
         if not under(path, covered):
             _make_read_only(path)
     for path in _movable(path for path in directories if not under(path, covered)):
@@ -65,7 +65,7 @@ def protect(directories: Sequence[bytes], covered: bytes) -> None:
 
 
 def _all_paths(directories: Iterable[bytes]) -> set[bytes]:
-    """All paths by which they, or a part of them, are reached; and what is mounted in them, as overlays are."""
+    """All paths that lead to them or to a part of them, and mounts inside them, such as overlays."""
     found: set[bytes] = set()
     shown = mounts()
     left = list(directories)
@@ -94,12 +94,12 @@ def _make_read_only(path: bytes) -> None:
         flags = os.statvfs(path).f_flag & KEPT_FLAGS
         mount(b"none", path, MS_BIND | MS_REMOUNT | MS_RDONLY | flags)
     except OSError as error:
-        if error.errno not in _OUT_OF_SIGHT:  # (else it lies under another mount, or where this user cannot look)
+        if error.errno not in _OUT_OF_SIGHT:  # else it is under another mount, or out of this user's reach
             raise
 
 
 def _movable(directories: Iterable[bytes]) -> Iterator[bytes]:
-    """They, and all above them that this user may move."""
+    """The directories and all their parents that this user could move."""
     seen: set[bytes] = set()
     for path in directories:
         while path not in (b"/", *seen):
@@ -111,8 +111,9 @@ def _movable(directories: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _pin(path: bytes, covered: bytes) -> None:
-    """Let no process move or remove a directory: none can, in whose namespace anything is mounted on it, be it where it
-    cannot be seen. (On its own path, what is moved from beside it to beneath it would come to another mount.)
+    """Keep a directory from being moved or removed: a mount point cannot be, in a namespace with the mount, even if the
+    mount is hidden. The directory is not mounted on its own path, since a sibling moved beneath it would land on
+    another mount.
     """
     above, name = os.path.split(path)
     try:
@@ -120,7 +121,7 @@ def _pin(path: bytes, covered: bytes) -> None:
         pinned = os.path.join(covered, name)
         mount(pinned, pinned, MS_BIND)
     except OSError as error:
-        # (What a process outside has mounted below it, a user namespace may not uncover: it is pinned by that alone.)
+        # A user namespace may not reveal mounts of an outside process below it; those already pin the directory.
         if error.errno not in (errno.EINVAL, *_OUT_OF_SIGHT):
             raise
 
@@ -139,9 +140,9 @@ _START: Final = (
 def build_arguments(
     channel: int, root: bytes, own: Sequence[bytes], directory: bytes, command: Sequence[bytes]
 ) -> list[bytes]:
-    """What to execute: ``root`` is the workspace's real path, ``own`` are Holdfast's own directories, by their real
-    paths, ``directory`` is where the command runs. The environment and the working directory have no say in what code
-    it is.
+    """The command line to execute: ``root`` is the workspace's real path, ``own`` are the real paths of Holdfast's own
+    directories, ``directory`` is the working directory. Neither environment nor working directory influence which code
+    runs.
     """
     path = ":".join(os.path.abspath(each) for each in sys.path if each)
     start = [os.fsencode(sys.executable), b"-I", b"-B", b"-c", _START.encode(), os.fsencode(path)]
@@ -166,8 +167,8 @@ def main(argv: Sequence[str]) -> NoReturn:
             os._exit(CANNOT_EXECUTE)
         hand_out_listener(talk, device, *listeners)
         try:
-            # (Of what is open from outside, nothing else leads into the workspace: the standard descriptors are no
-            # directories, with which the interpreter would not have started.)
+            # No other descriptor leads into the workspace from outside: the standard ones are no directories, or the
+            # interpreter would not have started.
             os.chdir(directory)
         except OSError as error:
             talk.send(b"%d" % (error.errno or 0))
@@ -176,8 +177,8 @@ def main(argv: Sequence[str]) -> NoReturn:
 
 
 def _filter() -> list[int]:
-    """Put this process under the filter. The parent of the tree has the listener; where another supervisor's filter has
-    one already, a tree can have no second, and sets nothing of other processes.
+    """Put this process under the filter. The parent of the tree holds the listener. If another supervisor's filter has
+    a listener, a second is impossible; the tree then cannot set attributes of other processes.
     """
     machine = os.uname().machine
     try:

@@ -40,14 +40,14 @@ _LOG = Log(__name__)
 _FIRST_SECONDS = 5.0
 """The kernel has begun to talk when the mount was made."""
 _SETTLE_SECONDS = 0.05
-"""Meanwhile no call is served. What is known too late to be closed is looked at once more."""
+"""No call is served meanwhile. Files that are known too late to be closed are checked again."""
 _GUEST_SETTLE_SECONDS = 0.1
 _STALE_SECONDS = BRIEFLY.seconds + 0.25
 """A guest counts from when it has taken an answer in, which may have been on its way."""
 _UNSETTLED_SECONDS = 1.0
-"""For so long a guest that did not come to rest is not waited for again: it says itself how often it would be."""
+"""A guest that did not come to rest is not waited for again for this time; it would cost as much each time."""
 _END_SECONDS = 1.0
-"""For so long who closes waits for what is being worked on, and asks again later: it serves others."""
+"""How long `close` waits for work in progress before it returns to serve others, and tries again later."""
 
 
 class ServedMount:
@@ -127,17 +127,17 @@ class MachineFiles(RecordingHost, Protocol):
 
     @property
     def preimages(self) -> LogNames:
-        """What the undo log keeps."""
+        """The names of preimages in the undo log."""
         ...
 
     @property
     def is_read_only(self) -> bool:
-        """Nothing of it may be changed."""
+        """Whether nothing may be changed."""
         ...
 
     @property
     def waiting(self) -> int:
-        """How many threads that serve wait for the one that calls `settle`."""
+        """How many serving threads wait for the thread that calls `settle`."""
         ...
 
 
@@ -159,7 +159,7 @@ class ServedVirtiofs:
         try:
             self._backend = VhostUserBackend(self._socket)
         except BaseException:
-            self._socket.detach()  # (it stays the caller's)
+            self._socket.detach()  # the caller owns it
             os.close(self._over)
             raise
         self._thread = threading.Thread(target=self._serve, name="holdfast-machine", daemon=True)
@@ -225,7 +225,7 @@ class ServedVirtiofs:
             _LOG.warning("a virtual machine cannot mount the tree: %s", error.message)
         finally:
             mount.close()
-            self._mount = None  # (only now: what is being worked on writes until then)
+            self._mount = None  # last, since work in progress writes until then
 
 
 class _GuestMount:
@@ -237,7 +237,7 @@ class _GuestMount:
         self.server = FuseServer(transport, self._served, patience=inf)
 
     def close(self) -> None:
-        """Answer nothing more, and close what was open; requests that take their time are waited for."""
+        """Stop answering, and close all files; requests in progress are waited for."""
         while not self.server.stop():
             pass
         self._served.close()

@@ -1,8 +1,7 @@
-"""A directory that a virtual machine sees beside its workspace and cannot change: this process serves it, and records
-nothing.
+"""An additional directory that a virtual machine sees and cannot change: this process serves it, and records nothing.
 
-That nothing changes is said three times: the guest mounts it so, the server refuses what would, and what the recorded
-directory would have to ask before a change refuses as well.
+Three layers refuse changes: the guest's mount is read-only, the server refuses changing requests, and so does the host
+that a recorded directory asks before a change.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ReadOnlyHost:
-    """What a recorded directory asks of its host, where nothing may change."""
+    """The host of a recorded directory without changes."""
 
     def __init__(self, root_fd: int, hidden: tuple[int, ...]) -> None:
         """See `holdfast.vfs.recorded.callers.RecordingHost`; the descriptors are borrowed."""

@@ -1,6 +1,6 @@
-"""A session's command whose changes are recorded as a step, or as steps: no checkpoint is taken for it.
+"""A session's command whose changes are recorded as steps; no checkpoint is taken for it.
 
-It is a run of its own, and is started as any child is: a launcher beside us supervises it
+It is a run of its own, and is started like any child: a separate launcher process supervises it
 (`holdfast.supervisor.launch.launcher_process`).
 """
 
@@ -37,15 +37,15 @@ def recorded(
     one_step: bool = True,
     ends_whole: bool = False,
 ) -> Generator[ChildStart]:
-    """For the length of the block, how to start what ``start`` does so that all that it changes in ``context``'s
-    workspace is recorded. It has ended when the block does. The lock is not held.
+    """For the length of the block, a start of the same command that records all its changes in ``context``'s workspace.
+    The command has ended when the block ends. The lock is not held.
 
-    Steps say that ``called`` was run (empty: what was started); ``one_step`` makes one of all that it changes, else
-    they are those of a run; ``ends_whole`` ends what it has left running with it. What a killed keeper has left is
-    settled before, and after if the keeper or the launcher is killed.
+    Steps name the command ``called`` (empty: the real one). ``one_step`` makes all changes one step; otherwise steps
+    are as in a run. ``ends_whole`` ends its background processes with it. Recovery of a killed keeper's step comes
+    first, and once more if the keeper or the launcher is killed.
 
-    Raises what `holdfast.engine.running.run.run` does: at the beginning, or, if it could not be supervised or its
-    keeper was killed, at the end. A launcher that is killed ends by that signal, and what it has started too.
+    Raises as `holdfast.engine.running.run.run`: at the beginning, or at the end if it could not be supervised or its
+    keeper was killed. A killed launcher ends with that signal, and so do its children.
     """
     launch = prepare_launch(context, start, called=called, one_step=one_step, ends_whole=ends_whole)
     with LaunchFile(launch) as file, ExitStack() as stack:
@@ -68,9 +68,9 @@ def recorded(
 def prepare_launch(
     context: Context, start: ChildStart, *, called: Sequence[bytes] = (), one_step: bool, ends_whole: bool = False
 ) -> SupervisedLaunch:
-    """A run of its own for what ``start`` starts, with its descriptors, and the undo log made ready for it.
+    """A run of its own for the command of ``start``, with its descriptors, and the undo log prepared for it.
 
-    Raises what `holdfast.engine.running.run.run` does at its beginning.
+    Raises as `holdfast.engine.running.run.run` at its beginning.
     """
     context.renew_settings()
     outside = context.settings.undo.outside

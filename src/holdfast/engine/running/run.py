@@ -47,7 +47,7 @@ _MOST_OF_LINE = 200
 
 
 class RunResult(NamedTuple):
-    """What became of a run."""
+    """The result of a run."""
 
     run: str
     exit_code: int
@@ -57,27 +57,27 @@ class RunResult(NamedTuple):
     after: CheckpointId
     """The state that it left."""
     steps: Sequence[StepInfo]
-    """Those of the run that changed anything."""
+    """The run's steps with changes."""
     isolation: Isolation
-    """What held for it."""
+    """The isolation of the run."""
     unanswered: Sequence[TicketInfo] = ()
-    """What safeguards held without an answer in time: the step of each was taken back."""
+    """Held operations without an answer in time: the step of each was rolled back."""
     forgotten: int = 0
-    """So many of its steps are not among them any more: the undo log could not hold them within its limits."""
+    """The number of its steps that the undo log has dropped because of its limits."""
 
     @property
     def standing(self) -> Sequence[StepInfo]:
-        """Those of the steps that were not taken back before it ended, as what is denied or rolled back inside is."""
+        """The steps that were not undone before it ended, as denied steps and rollbacks inside the run are."""
         return [step for step in self.steps if step.state in ("open", "done")]
 
     @property
     def left(self) -> Sequence[StepInfo]:
-        """Those that were taken back in part: something was left as it is (`UndoService.conflicts`)."""
+        """Steps that were undone in part: something was left as it is (`UndoService.conflicts`)."""
         return [step for step in self.steps if step.state == "partly"]
 
 
 class Invocation(NamedTuple):
-    """What is run, where, and how it is known."""
+    """The command, its directory, and its name in the history."""
 
     command: Sequence[bytes]
     """The argument list."""
@@ -90,31 +90,29 @@ class Invocation(NamedTuple):
     one_step: bool = False
     """The whole run is one step."""
     fails_whole: bool = False
-    """What it leaves running ends with it, if it has failed."""
+    """If it fails, its background processes end with it."""
     face: str = ""
-    """What commands come to it by, one after the other, such as ``mcp``: the history shows that and those of them that
-    have changed something, in place of ``command``.
+    """The interface that it serves commands by, such as ``mcp``: the history shows this and the commands with changes,
+    instead of ``command``.
     """
     is_shim: bool = False
-    """It runs the commands that come over its standard input. In a virtual machine another one does, and what comes is
-    passed on.
-    """
+    """It runs the commands from its standard input. In a virtual machine another shim does, which gets the input."""
 
 
 class RunPolicy(NamedTuple):
-    """What a run may see and change, and what is kept for its undo. None is always: as the settings say."""
+    """A run's limits, and those of its undo log. None always means: as in the settings."""
 
     isolation: Isolation | None = None
     bridge: bool = False
-    """It is not supervised: what it changes comes by a mount over the workspace that it alone sees. That goes with
-    neither isolation nor ``read_only``.
+    """It is not supervised: its changes come by a mount over the workspace that only it sees. Excludes isolation and
+    ``read_only``.
     """
     read_only: Sequence[int] = ()
-    """Descriptors of directories that it may not change, nor anything beneath; see `supervise`. It sees them, isolated
-    or not.
+    """Descriptors of directories that it may not change, with their contents; see `supervise`. It sees them even when
+    isolated.
     """
     thresholds: Thresholds | None = None
-    """When a person is asked; what other runs here ask for holds beside it."""
+    """When a person is asked; the limits of other runs here apply as well."""
     limits: LogLimits | None = None
     """Of the undo log, if no keeper has it yet."""
     outside: OutsidePolicy | None = None
@@ -132,12 +130,12 @@ def run(
     ask: Callable[[TicketInfo], bool | None] | None = None,
     told: Callable[[UndoReport], object] | None = None,
 ) -> RunResult:
-    """Run a command under supervision until it ends. The terminal is its own meanwhile.
+    """Run a command under supervision until it ends. It has the terminal meanwhile.
 
-    Nothing runs if the first checkpoint fails, or if it cannot be supervised or isolated as asked for
-    (`UnsupportedError`). What it leaves running goes on, supervised, but for namespaces, which end with it.
-    ``ask``, on a thread of its own, is asked of operations that safeguards hold: True lets one happen, False denies it,
-    None leaves it to others. ``told`` is told of what a killed keeper had left open, and was rolled back.
+    Nothing runs if the first checkpoint fails, or if it cannot be supervised or isolated as requested
+    (`UnsupportedError`). Its background processes go on, supervised; namespaces end with it. ``ask`` is called on a
+    thread of its own for held operations: True allows one, False denies it, None leaves it to others. ``told`` receives
+    the report of a killed keeper's steps that were rolled back.
     """
     from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
     from holdfast.supervisor.resolution.territory import absolute
@@ -212,9 +210,9 @@ def _machine(context: Context, isolation: Isolation, directory: bytes, read_only
 
 
 def prepare_to_record(context: Context, told: Callable[[UndoReport], object] | None) -> tuple[bytes, Collection[str]]:
-    """Make the undo log ready for a run; its directory, and the runs of which it has forgotten steps.
+    """Prepare the undo log for a run; its directory, and the runs of which it has forgotten steps.
 
-    What a killed keeper left is brought to its end, and ``told``, before any save.
+    A killed keeper's step is recovered, and ``told`` is called, before any save.
     """
     with context.lock(as_found=True):
         log = prepare_log(context)
@@ -226,12 +224,12 @@ def prepare_to_record(context: Context, told: Callable[[UndoReport], object] | N
 def keeper_settings(
     context: Context, log: bytes, outside: OutsidePolicy, limits: LogLimits | None = None
 ) -> KeeperSettings:
-    """What a keeper of ``context``'s workspace is to know; ``limits`` are the configured ones if None."""
+    """The settings of a keeper of ``context``'s workspace; ``limits`` are the configured ones if None."""
     from holdfast.files.local_tree import LocalTree
     from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 
     tree = context.tree
-    assert isinstance(tree, LocalTree)  # (what is supervised is a directory of this machine)
+    assert isinstance(tree, LocalTree)  # only directories of this machine are supervised
     return KeeperSettings(
         root=context.workspace.path,
         log=log,
@@ -261,7 +259,7 @@ def _check_bridge(context: Context, isolation: Isolation, read_only: Sequence[in
 def _entry(
     context: Context, settings: KeeperSettings, directory: bytes, command: Sequence[bytes]
 ) -> Callable[[int], Sequence[bytes]]:
-    """What to execute with a channel, so that the command sees the workspace by a mount."""
+    """The command line for a channel, with which the command sees the workspace by a mount."""
     from holdfast.engine.running.mount_entry import build_arguments
 
     root = os.path.realpath(settings.root)
@@ -284,7 +282,7 @@ def _answer_run(
 
 @contextmanager
 def _answer_tickets(log: bytes, ask: Callable[[TicketInfo], bool | None] | None) -> Generator[None]:
-    """For the length of the block, see what is held, and ask."""
+    """For the length of the block, ask about held operations."""
     if ask is None:
         yield
         return
@@ -297,7 +295,7 @@ def _answer_tickets(log: bytes, ask: Callable[[TicketInfo], bool | None] | None)
                 try:
                     keeper.answer(ticket.id, allow=answer)
                 except HoldfastError as error:
-                    # It was answered elsewhere, or its time was over, or the keeper has ended.
+                    # Another person answered it, its time was over, or the keeper has ended.
                     _LOG.info("%s", error.message)
 
     watch = KeeperWatch(log, look)
@@ -313,7 +311,7 @@ def new_run_id(random: Callable[[int], bytes]) -> str:
 
 
 def begin_run(context: Context, command: str, identity: str | None = None) -> str:
-    """Save what is there, and note in the history that a run begins; returns its id."""
+    """Save the present state, and record the beginning of a run in the history; returns its id."""
     identity = identity or new_run_id(context.random)
     with context.lock():
         create_checkpoint_locked(
@@ -332,8 +330,8 @@ def end_run(
     *,
     itemized: bool = False,
 ) -> list[StepInfo]:
-    """Save what the run left, and note that it is over; returns its steps. What the undo log has forgotten is said, but
-    for the runs ``forgotten`` before. ``itemized``: the history names the commands of the steps after ``command``.
+    """Save the run's changes, and record its end; returns its steps. Reports steps that the undo log has forgotten,
+    except of the runs ``forgotten`` before. ``itemized``: the history names the steps' commands after ``command``.
     """
     with context.lock(as_found=True), open_service(context, on_report=told) as service:
         with log_failure():
@@ -347,13 +345,13 @@ def end_run(
             _say_forgotten(identity, [one for one in service.forgotten() if one not in forgotten])
         recorded = None
         if acted and cursor.head is not None and not _is_undone_to(context, cursor, acted):
-            # A state of its own, also if all that was changed is ignored: what is changed later is behind its steps.
+            # A state of its own, even if all changes are ignored: later changes must not come before its steps.
             recorded = next_state(cursor, "run", steps=ids, run=identity, text=command)
         request = CheckpointRequest("run", provenance=_provenance(context, identity, "ended", command))
         create_checkpoint_locked(context, request, recorded=recorded)
         if recorded is None:
             record_run(context, identity, command, ids)
-    # (Of a step that was taken back all may have been left alone.)
+    # A rolled back step may have left all its changes.
     return [step for step in steps if step.paths or step.state == "partly"]
 
 
@@ -385,7 +383,7 @@ def _say_forgotten(identity: str, runs: Sequence[str]) -> None:
 
 
 def _is_undone_to(context: Context, cursor: Cursor, steps: Sequence[StepInfo]) -> bool:
-    """Whether an undo has led to where the history stands, and no step has ended since: the way forward stays open."""
+    """Whether the last event is an undo, and no step has ended since: the way forward stays open."""
     if cursor.redo_tip is None or cursor.position == cursor.redo_tip:
         return False
     moves = (event for event in context.catalog.events(context.workspace.id) if event.operation in ("undo", "redo"))
@@ -394,7 +392,7 @@ def _is_undone_to(context: Context, cursor: Cursor, steps: Sequence[StepInfo]) -
 
 
 def configured_thresholds(settings: Safeguard, *, guard: bool) -> Thresholds:
-    """What safeguards ask about; ``guard`` turns the preset on."""
+    """The limits of safeguards; ``guard`` turns the preset on."""
     from holdfast.undo.service import OFF, PRESET
 
     preset = PRESET if guard or settings.preset == "guard" else OFF

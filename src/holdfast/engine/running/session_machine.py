@@ -1,7 +1,7 @@
-"""The virtual machine of a session, in which all of its commands run, each of them a step.
+"""The virtual machine of a session, which runs all its commands, each as a step.
 
-It is there until it is told to end, whether or not the session is open: a process of its own has it
-(`holdfast.engine.running.machine_process`), which takes in connections as the first process of a session's tree does.
+It lives until a request to end it, whether or not the session is open, in a process of its own
+(`holdfast.engine.running.machine_process`), which accepts connections as the first process of a session's tree does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_OUTPUT: Final = 1 << 24
 
 
 class _GuestCommand(TreeCommand):
-    """A command in a machine: nothing of it is a process of this host."""
+    """A command in a machine: no process of it is on this host."""
 
     _lost = (
         "the command was lost with its virtual machine; its changes are recorded, or rolled back when the undo log is "
@@ -59,7 +59,7 @@ class _GuestCommand(TreeCommand):
         return False
 
     def _kill(self) -> None:
-        """It has ended with its machine."""
+        """Nothing to do: it ended with its machine."""
 
 
 class GuestConnection(Connection):
@@ -89,12 +89,12 @@ class SessionMachine(SessionTree):
 
     @contextmanager
     def serving(self, start: ChildStart) -> Generator[ChildStart]:
-        """See `SessionTree.serving`; from inside a machine nothing can be asked. Raises as `open`."""
+        """See `SessionTree.serving`; from inside a machine no questions can be asked. Raises as `open`."""
         self.open()
         yield start._replace(run=self.run, undo_log=self.undo_log)
 
     def output(self, words: Sequence[bytes]) -> bytes:
-        """What a command of ours that changes nothing says in the machine. Raises `MachineError`."""
+        """The output of one of our own commands, without changes, in the machine. Raises `MachineError`."""
         keeper = visit(self.undo_log)
         connection = None
         if keeper is not None:
@@ -137,7 +137,7 @@ class SessionMachine(SessionTree):
             ) from error
         finally:
             os.close(notes)
-        process.returncode = 0  # (it goes on without us)
+        process.returncode = 0  # it goes on without us
         assert process.stdin is not None
         assert process.stdout is not None
         with process.stdin as told, process.stdout as said:

@@ -1,1 +1,1 @@
-"""Retention, collection, verification, the quota, bundles, and what this machine allows."""
+"""Retention, collection, verification, the quota, bundles, and the diagnosis of this machine."""

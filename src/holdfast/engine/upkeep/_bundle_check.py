@@ -1,7 +1,7 @@
-"""What a bundle must satisfy before anything of it is believed: every page sound, every reference there, nothing else.
+"""The checks of a bundle before any of it is used: every page valid, every reference present, nothing superfluous.
 
-The cost of checking is bounded by what the bundle holds: each page is looked at once, with what it says of its
-children, and each manifest by its difference from the parent's. ``docs/formats/bundle.md`` lists the rules.
+The cost is bounded by the bundle's contents: each page is read once, with its claims about its children, and each
+manifest by its difference from its parent's. ``docs/formats/bundle.md`` lists the rules.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PageSpool:
 
 
 class _Facts(NamedTuple):
-    """What the page above says of a page, or should."""
+    """The facts about a page that the page above claims, or should."""
 
     level: int
     first: bytes
@@ -67,9 +67,9 @@ class _Facts(NamedTuple):
 
 
 class BundleChecker:
-    """Takes what a bundle holds, piece by piece, and refuses what does not belong.
+    """Takes the contents of a bundle, piece by piece, and refuses wrong ones.
 
-    Every method raises `FormatError` or `IntegrityError` that says what is wrong.
+    Every method raises `FormatError` or `IntegrityError` with the fault.
     """
 
     def __init__(self, head: BundleHead, spool: PageSpool) -> None:

@@ -1,8 +1,7 @@
 """The bytes of a bundle: zstd, tar members and end, as ``docs/formats/bundle.md`` specifies them.
 
-Reading takes the file for hostile: a strict reader of plain tar headers rather than a general one, every size
-bounded before it is believed, and only `FormatError` and `IntegrityError` come out of what is wrong with the input
-(I12).
+Reading treats the file as hostile: a strict reader of plain tar headers, not a general one; every size is checked
+before it is used; and a wrong input raises only `FormatError` and `IntegrityError` (I12).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.store.blobs.pack_format import Record as PackRecord
 
 
-# The head of a bundle: what it says of its checkpoints, as ``docs/formats/bundle.md`` specifies it, and the limits.
+# The head of a bundle: the records of its checkpoints, as ``docs/formats/bundle.md`` specifies it, and the limits.
 
 VERSION = 2
 WITH_ONE_LABEL = 1
@@ -45,7 +44,7 @@ _ID = re.compile(r"[0-9a-f]{24}\Z")
 
 
 class CheckpointRecord(NamedTuple):
-    """What a bundle says of one checkpoint."""
+    """A bundle's record of one checkpoint."""
 
     id: str
     parent: str | None
@@ -62,7 +61,7 @@ class CheckpointRecord(NamedTuple):
 
 
 class BundleHead(NamedTuple):
-    """The head of a bundle: its checkpoints, parents first, and how much is to come."""
+    """The head of a bundle: its checkpoints, parents first, and the amount of data that follows."""
 
     checkpoints: list[CheckpointRecord]
     wanted: list[str]
@@ -112,7 +111,7 @@ def _with_labels(record: CheckpointRecord) -> CheckpointRecord:
     """The record with a list of labels."""
     if isinstance(record.labels, list):
         return record
-    # (A line feed in one would stand between two in a catalog.)
+    # A line feed inside a label would split it into two in a catalog.
     return record._replace(labels=[label for label in record.labels.split("\n") if label])
 
 
@@ -279,14 +278,14 @@ def decode_member(block: bytes) -> tuple[bytes, int]:
         size = int(digits[:11], 8)
     else:
         raise FormatError("bundle: field 'size' of a member is no number")
-    # One way to write each header: what is not exactly that is refused, be it a link, a device or an extension.
+    # Each header has exactly one valid form: links, devices and extensions are refused, like anything else.
     if size >= 1 << 63 or b"\0" in name or block != encode_member(name, size):
         raise FormatError("bundle: a member is no plain file, or its header is damaged")
     return name, size
 
 
 class BundleReader:
-    """Reads one bundle from ``file``, in one pass, and believes none of it.
+    """Reads one untrusted bundle from ``file``, in one pass.
 
     `head` first; then `items` to its end. Whether the bundle is whole is known only when `items` has ended.
     """

@@ -34,7 +34,7 @@ def export_bundle(context: Context, checkpoints: Sequence[CheckpointId], file: b
     if not checkpoints:
         raise UsageError("name at least one checkpoint to export")
     wanted = list(dict.fromkeys(checkpoints))
-    # Where nothing can be written, nothing is forgotten either.
+    # A read-only home forgets nothing, so it needs no pins.
     pins = [] if context.catalog.database.read_only else [_pin(context, checkpoint) for checkpoint in wanted]
     try:
         records = _records(context, wanted)
@@ -140,7 +140,7 @@ def _entry(name: Hash, size: int) -> Entry:
 
 
 class _replacing:  # noqa: N801 - reads as a statement
-    """A file that takes its name when the block ends well, and leaves nothing when it does not."""
+    """A file that gets its name when the block succeeds; after a failure nothing remains."""
 
     def __init__(self, context: Context, path: bytes) -> None:
         self._path = path

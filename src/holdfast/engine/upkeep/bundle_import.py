@@ -29,15 +29,15 @@ _TRIES = 3
 
 
 def import_bundle(context: Context, file: bytes) -> list[CheckpointId]:
-    """Take the checkpoints of the bundle ``file`` in, as this workspace's; returns their ids, parents first.
+    """Import the checkpoints of the bundle ``file`` into this workspace; returns their ids, parents first.
 
-    The file is hostile until all of it has been verified, and until then nothing of it is visible. Those that are here
-    already are left as they are, so that repeating an import that was cut short finishes it. No head is moved.
+    The file is hostile until all of it is verified, and nothing of it is visible before that. Checkpoints that exist
+    already stay as they are, so repeating an interrupted import finishes it. No head is moved.
 
-    Raises `NotFoundError` for a missing file, `FormatError` or `IntegrityError` for one that is not sound,
-    `RefusedError` (code ``different``) if it has another state by an id that is known here, or (``other_workspace``)
-    one that another workspace of this home has, `QuotaError` if it is
-    larger than the store may become, `LockedError` while another import into this store goes on, `StorageError`.
+    Raises `NotFoundError` for a missing file, `FormatError` or `IntegrityError` for an invalid one, `RefusedError`
+    (code ``different``) if an id has another state here, or (``other_workspace``) is in another workspace of this home,
+    `QuotaError` if it is larger than the store may become, `LockedError` while another import into this store goes on,
+    `StorageError`.
     """
     for left in reversed(range(_TRIES)):
         try:
@@ -73,7 +73,7 @@ def _import_once(context: Context, file: bytes) -> list[CheckpointId]:
                 make_room_for(context, written, head.page_bytes)
                 with context.lock(), _alone(context):
                     roots = {record.id: Hash(record.root) for record in head.checkpoints}
-                    # (Another import may have come before.)
+                    # Another import may have been faster.
                     missing = [one for one in new if not _is_here(context, one, wanted=one.id in wanted)]
                     for number, record in enumerate(missing):
                         _commit(context, checker, record, roots, written if not number else None)
@@ -108,7 +108,7 @@ def _is_here(context: Context, record: CheckpointRecord, *, wanted: bool) -> boo
         known = context.catalog.checkpoint(CheckpointId(record.id))
     except NotFoundError:
         return False
-    # (What is said of it may have changed since, here or there.)
+    # Its labels and message may have changed since, here or there.
     if (known.root, known.created_at) != (record.root, record.created_at):
         raise RefusedError(
             f"the bundle has another checkpoint {record.id} than this workspace: nothing was imported",
@@ -158,7 +158,7 @@ def _commit(
     roots: dict[str, Hash],
     written: WrittenBlobs | None,
 ) -> None:
-    """Commit one checkpoint of a verified bundle; ``written`` is what was stored for all of them, with the first."""
+    """Commit one checkpoint of a verified bundle; the first one's ``written`` has the objects of all of them."""
     from holdfast.store.blobs.content_writer import write_pages
     from holdfast.store.catalog_records import CheckpointCommit, pack_key, pages_key
     from holdfast.store.codecs.changeset import encode_changeset

@@ -1,8 +1,7 @@
-"""What this machine, the home and a workspace allow, what Holdfast does because of it, and what would change that.
+"""Diagnosis: the abilities of this machine, the home and a workspace, their consequences, and possible improvements.
 
-Everything is found out by trying it, in temporary directories of its own where something has to be written. Nothing is
-mended and nothing is begun: a home or a workspace that is not there is not made. A catalog that is damaged is brought
-back by `repair_catalog` alone.
+Everything is found by trying it, in temporary directories where files are needed. Nothing is repaired or made: a
+missing home or workspace stays missing. Only `repair_catalog` restores a damaged catalog.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.store.catalog_repair import RepairedCatalog
 
 Verdict = Literal["good", "limited", "wrong"]
-"""It is as it can be; something cannot be had, or costs more; something is broken, and commands will fail."""
+"""``good``; ``limited``: a feature is missing or costs more; ``wrong``: broken, commands will fail."""
 
 Area = Literal[
     "system", "home", "store", "workspace", "watching", "supervision", "isolation", "machines", "mounting", "snapshots"
@@ -58,22 +57,22 @@ class Finding(NamedTuple):
     area: Area
     verdict: Verdict
     message: str
-    """What was found, and what follows from it."""
+    """The finding and its consequence."""
     help: str = ""
-    """What would change it."""
+    """A change that would improve it."""
 
 
 def diagnose(
     path: str | bytes | os.PathLike[str] = ".", *, home: str | bytes | os.PathLike[str] | None = None
 ) -> Sequence[Finding]:
-    """Look at everything; ``path`` is in the workspace, if there is one. Takes a second or two.
+    """Check everything; ``path`` is in the workspace, if there is one. Takes a second or two.
 
-    Raises nothing for what it finds: what cannot be looked at is a finding too.
+    Raises nothing for what it finds: a failed check is a finding, too.
     """
     directory = os.path.realpath(os.fsencode(path))
     found: list[Finding] = []
     try:
-        # (A catalog elsewhere that does not answer is asked several times.)
+        # A remote catalog that does not answer is asked several times.
         opener = Opener(home=None if home is None else os.fsencode(home), flags={"lock.timeout": _LOCK_SECONDS})
     except HoldfastError as error:
         return [*_system(), _failed("home", error)]
@@ -111,11 +110,11 @@ def diagnose(
 
 
 def repair_catalog(home: str | bytes | os.PathLike[str] | None = None) -> RepairedCatalog | None:
-    """Bring the home's catalog back from its newest spare and from what the objects say, if it is damaged or lost; None
-    if it is whole. What was damaged is kept beside it.
+    """Restore a damaged or lost catalog of the home from its newest backup and the objects' own records; None if it is
+    intact. The damaged file is kept beside it.
 
-    Nothing may have the home open. Raises `LockedError` if something has, `NotFoundError` if nothing was ever kept
-    there, `UnsupportedError` for a catalog on a server, `StorageError` without room for it: then all is as before.
+    No other process may have the home open. Raises `LockedError` if one has, `NotFoundError` without a home,
+    `UnsupportedError` for a catalog on a server, `StorageError` without room for it; all are before any change.
     """
     from holdfast.store.catalog_repair import repair
 
@@ -265,7 +264,7 @@ def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
 
 
 def _promoting(context: Context, providers: Sequence[Provider]) -> Iterator[Finding]:
-    """What would make the copy that a promotion to the workspace is built in."""
+    """The method of copying production for a promotion of the workspace."""
     from holdfast.snapshot.provider_selection import choose
 
     beside = os.path.dirname(context.workspace.path)
@@ -282,7 +281,7 @@ def _promoting(context: Context, providers: Sequence[Provider]) -> Iterator[Find
 
 
 def _copy_size(context: Context, provider: Capabilities) -> Iterator[str]:
-    """What would be copied, where that is everything."""
+    """The amount to copy, where everything is copied."""
     from holdfast.engine.forks.workspace_providers import place_of
     from holdfast.snapshot.full_copy import MOST_BYTES, size_of_copy
 
@@ -331,7 +330,7 @@ def _home(opener: Opener) -> Iterator[Finding]:
     if stat.S_IMODE(about.st_mode) & 0o077:
         text = f"other users can read {display(home)} (mode {stat.S_IMODE(about.st_mode):04o})"
         yield Finding("home", "limited", text, "the next command that saves takes that away")
-    # (As `stats` counts them: those that were let go have nothing to look at any more.)
+    # Counted as in `stats`, without released workspaces.
     known = sum(row.live for row in opener.open_home().store.catalog.workspaces(everywhere=True))
     yield Finding("home", "good", f"{display(home)}, on {_file_system(home)}; workspaces in it: {known}")
     if opener.settings(None).store.catalog:
@@ -345,7 +344,7 @@ def _home(opener: Opener) -> Iterator[Finding]:
 
 
 def _spare(home: bytes) -> Iterator[Finding]:
-    """From when its newest spare is. (A young home has none.)"""
+    """The age of its newest backup; a young home has none."""
     from holdfast.model.clock import isoformat
     from holdfast.store.catalog_spare import spares
 
@@ -355,7 +354,7 @@ def _spare(home: bytes) -> Iterator[Finding]:
 
 
 def _catalog(opener: Opener) -> Iterator[Finding]:
-    """What the server is like that the catalog is on. (Whether it answers has just been seen.)"""
+    """The properties of the catalog's server, which has just answered."""
     from holdfast.store.postgresql.database import PostgresDatabase, server_info
 
     database = opener.store().catalog.database
@@ -485,7 +484,7 @@ def _file_system(path: bytes) -> str:
 
 
 def _watching(directory: bytes) -> Iterator[Finding]:
-    """What `holdfast watch` would see changes by; tried on a directory without anything below it."""
+    """The mechanism of `holdfast watch`, tried on a directory without subdirectories."""
     from holdfast.files.watch import open_watcher
     from holdfast.files.watch.watched_root import WatchedRoot
 

@@ -1,4 +1,4 @@
-"""Removing checkpoints: by name, by a policy that is given, or by the one that applies by itself."""
+"""Removing checkpoints: by name, by a given policy, or by the automatic one."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def forget(
 ) -> Forgotten:
     """Remove the ``named`` checkpoints, or (none named) those of this workspace that the policy does not keep.
 
-    ``policy`` None is the retention of the settings; `ConfigError` while the workspace's file is not obeyed. A named
-    checkpoint that a live workspace stands on, or from which a live fork was made, is refused, and nothing is removed
-    then; a policy keeps those. Each removal is one transaction that passes the changes on to the children;
-    content that nothing else needs is freed by collection after the grace time.
+    ``policy`` None is the retention of the settings; `ConfigError` while the workspace's file is ignored. A named
+    checkpoint that is a live workspace's state or a live fork's origin is refused, and nothing is removed then; a
+    policy keeps those. Each removal is one transaction that passes the changes on to the children; collection frees
+    unused content after the grace time.
     """
     if not dry_run:
         release_dead_pins(context)
@@ -62,11 +62,11 @@ def forget(
 
 
 def forget_gone(context: StoreContext, *, but: WorkspaceId | None = None, dry_run: bool = False) -> Forgotten:
-    """Let every workspace of the home go whose directory was deleted, and forget its checkpoints.
+    """Release every workspace of the home whose directory was deleted, and forget its checkpoints.
 
-    Those that something else stands on stay, as does the workspace ``but``, the one that is open. A directory that may
-    lie on a file system that is not mounted now is not taken for deleted, nor one that is found under another name on
-    its own (see `find_moved` for how far that goes).
+    Checkpoints that others depend on stay, as does the open workspace ``but``. A directory does not count as deleted if
+    its file system may be unmounted, or if it is found under another name (see `find_moved` for the limits of that
+    search).
     """
     catalog = context.store.catalog
     missing = [one for one in catalog.workspaces() if is_missing(one, context.folder_of(one))]
@@ -91,7 +91,7 @@ def forget_gone(context: StoreContext, *, but: WorkspaceId | None = None, dry_ru
                 retry_with_reserve(context, partial(catalog.let_go, workspace.id))
             discard(context, workspace)
         release_dead_pins(context)
-    # None of them protects anything any more, least of all one another.
+    # Released workspaces protect no checkpoint any more, neither others' nor each other's.
     silent = {workspace.id for workspace in gone}
     protections = catalog.protections()
     for workspace in gone:
@@ -140,7 +140,7 @@ def _refuse_protected(context: Context, named: Sequence[Checkpoint]) -> None:
 
 
 def _hint(context: Context, reasons: Sequence[Protection]) -> str:
-    """What to do so that checkpoints, protected by ``reasons``, can be forgotten."""
+    """How to make it possible to forget checkpoints that are protected by ``reasons``."""
     holding = {reason.workspace for reason in reasons}
     held = [one for one in context.catalog.workspaces() if one.id in holding]
     gone = {one.id: one for one in held if is_missing(one, context.folder_of(one))}

@@ -67,7 +67,7 @@ def verify(context: StoreContext, *, read_data: bool = False, progress: Progress
 
 
 def stats_of_home(context: StoreContext) -> Stats:
-    """What takes the space in the whole home."""
+    """The use of space in the whole home."""
     try:
         context.store.collector().settle()
     except StorageError as error:
@@ -76,7 +76,7 @@ def stats_of_home(context: StoreContext) -> Stats:
 
 
 def stats(context: Context) -> Stats:
-    """`stats_of_home`, and what takes it by directory in the checkpoint that the tree stands on."""
+    """`stats_of_home`, with the space by directory in the tree's checkpoint."""
     from holdfast.store.manifests import manifest
 
     counted = stats_of_home(context)

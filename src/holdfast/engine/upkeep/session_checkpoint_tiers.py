@@ -1,7 +1,7 @@
-"""Where session checkpoints are: hot in the catalog, warm in the object store, cold in another one.
+"""The tiers of session checkpoints: hot in the catalog, warm in the object store, cold in another one.
 
-A content is put where it goes before the catalog says that it is there, and taken away where it was after that: it is
-never in no place. Its name is never used again, so what the catalog says to be elsewhere can be removed at any time.
+A content is written to its new tier before the catalog's row changes, and removed from the old one after: it is never
+missing. Names are never reused, so an object that the catalog places elsewhere can be removed at any time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TRIES = 3
 
 
 class SessionCheckpointTiers:
-    """The session checkpoints of one tenant, wherever they are."""
+    """The session checkpoints of one tenant, in all tiers."""
 
     def __init__(self, shared: StoreContext) -> None:
         self.rows = SessionRows(shared.store.catalog)
@@ -53,7 +53,7 @@ class SessionCheckpointTiers:
             try:
                 return decode_checkpoint(self._get(stored) if data is None else data, name)
             except NotFoundError:
-                # It may just have been moved to another tier.
+                # It may have just moved to another tier.
                 if not left:
                     raise IntegrityError(
                         f"the session checkpoint {name} is missing where it should be ({stored.tier})",
@@ -73,8 +73,8 @@ class SessionCheckpointTiers:
                 return
 
     def commands(self, session: SessionId) -> Iterator[CommandEntry]:
-        """The commands of a session that any process may have open, the last first, as far back as its states are kept;
-        none if it has no state yet.
+        """The commands of a session that any process may have open, newest first, as far back as its states are kept;
+        none before the first state.
         """
         with self.rows.reading():
             ref = self.rows.ref(ref_name("head", session))
@@ -84,11 +84,11 @@ class SessionCheckpointTiers:
         yield from (one.entry for one in reversed(decode_journal(journal.data)) if isinstance(one, CommandEvent))
         for point in self.past(self.load(stored.hash, data)):
             if point.session != session:
-                return  # (what it was forked from was another's)
+                return  # its origin belonged to another session
             yield from reversed(point.history)
 
     def sweep(self) -> tuple[int, int]:
-        """Move what is old enough to the next tier; how many became warm, and cold."""
+        """Move old enough contents to the next tier; the numbers of new warm and cold ones."""
         now = self._clock.now()
         warmed = self._move("hot", "warm", now - int(self._settings.hot * _SECOND))
         if not self._settings.cold_url:
@@ -110,7 +110,7 @@ class SessionCheckpointTiers:
                 self._objects(stored.tier).delete(self.key(stored.hash))
 
     def remove_orphans(self, grace: float) -> int:
-        """Remove the warm and cold objects of which the catalog says that they are elsewhere, or nowhere; how many."""
+        """Remove warm and cold objects that the catalog places elsewhere, or does not know; their number."""
         return sum(
             self._orphans(tier, self._clock.now() - int(grace * _SECOND))
             for tier in (("warm", "cold") if self._settings.cold_url else ("warm",))
@@ -160,7 +160,7 @@ class SessionCheckpointTiers:
             part = old[at : at + _PER_STEP]
             places = self.rows.tiers(part)
             for name in part:
-                # (One that the catalog has in an earlier tier may just be on its way here.)
+                # An object in a later tier than the catalog's may be on its way there.
                 if name not in places or _ORDER[places[name]] > _ORDER[tier]:
                     objects.delete(self.key(name))
                     removed += 1

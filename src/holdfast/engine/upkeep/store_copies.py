@@ -1,4 +1,4 @@
-"""The store as a whole: what it is and whether it can be reached, whose a bucket is, and copies of all of it."""
+"""The store as a whole: its facts and reachability, the claim of a bucket, and complete copies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class StoreInfo(NamedTuple):
-    """What a home's store is."""
+    """The facts of a home's store."""
 
     home: str
     location: str
@@ -33,11 +33,11 @@ class StoreInfo(NamedTuple):
     remote: bool
     tenant: str
     id: str
-    """What its claim in a bucket says; empty for one that has never had to do with a bucket or a copy."""
+    """The id in its claim of a bucket; empty if it never had a bucket or a copy."""
     claimed: str
     """The bucket that is claimed; empty for none."""
     conditional_writes: str
-    """yes, no or wrong, as found when the bucket was claimed; empty: not tried."""
+    """yes, no or wrong, from a test when the bucket was claimed; empty: not tested."""
     encryption_key: str
     """The id of the key that objects are encrypted with; empty: they are not."""
     cache_bytes: int
@@ -47,7 +47,7 @@ class StoreInfo(NamedTuple):
 
 
 class StoreProbe(NamedTuple):
-    """What was found by trying the place where objects are."""
+    """The results of trying the objects' place."""
 
     location: str
     ok: bool
@@ -56,7 +56,7 @@ class StoreProbe(NamedTuple):
 
 
 class StoreCopy(NamedTuple):
-    """What a copy of a store did."""
+    """The result of copying a store."""
 
     home: str | None
     """The home that was made; None if only objects were copied."""
@@ -65,7 +65,7 @@ class StoreCopy(NamedTuple):
 
 
 def info(opener: Opener) -> StoreInfo:
-    """What the store of the home is. Nothing is sent anywhere."""
+    """The facts of the home's store. Sends nothing anywhere."""
     with _opened(opener) as store:
         settings = opener.settings(None).store
         identity = store_identity.read(store.catalog) or store_identity.StoreIdentity("")
@@ -84,9 +84,8 @@ def info(opener: Opener) -> StoreInfo:
 
 
 def try_objects(opener: Opener) -> None:
-    """Write, read and delete an object where they are kept, and look for the newest that the catalog has. Raises
-    `StorageError` and its kin for what fails there, `IntegrityError` if something else is read than was written, or
-    that one is missing.
+    """Write, read and delete an object where they are kept, and check that the newest one in the catalog exists. Raises
+    `StorageError` and its subclasses for failures there, `IntegrityError` for wrong content or a missing object.
     """
     settings = opener.settings(None).store
     objects = assemble(settings.url or opener.home + b"/" + OBJECTS, settings, None).objects
@@ -99,15 +98,15 @@ def try_objects(opener: Opener) -> None:
         objects.delete(key)
     catalog = opener.store().catalog
     newest = catalog.newest_pack()
-    # (Asked again: a collection may just have removed it.)
+    # Compared again, since a collection may have just removed it.
     if newest is not None and objects.size(newest) is None and catalog.newest_pack() == newest:
         raise IntegrityError(f"the newest object of the store is missing: {newest}")
 
 
 def probe(opener: Opener) -> StoreProbe:
-    """Try the place where objects are: write, read, list and delete something there.
+    """Try the objects' place: write, read, list and delete something there.
 
-    Raises nothing for what fails there; `NotFoundError` if there is no home, and `ConfigError`.
+    Failures there are results, not errors; raises `NotFoundError` if there is no home, and `ConfigError`.
     """
     from holdfast.store.objects.bucket_probe import ProbeStep
     from holdfast.store.objects.bucket_probe import probe as probe_bucket
@@ -128,9 +127,9 @@ def probe(opener: Opener) -> StoreProbe:
 
 
 def claim(opener: Opener, *, take: bool = False) -> StoreInfo:
-    """Claim the bucket for the home's store; ``take``: also if another store has it, which must be gone for good.
+    """Claim the bucket for the home's store; ``take``: even from another store, which must not be in use any more.
 
-    Raises `RefusedError` (code ``claimed``) if another has it, and `UsageError` if the objects are in no bucket.
+    Raises `RefusedError` (code ``claimed``) if another store has it, and `UsageError` if the objects are in no bucket.
     """
     from holdfast.store.identity import bucket_claim
 
@@ -157,10 +156,10 @@ def copy(
 ) -> StoreCopy:
     """Copy the store of the home: into another home, which is made, or (without ``to_home``) its objects alone.
 
-    The other home's own settings hold for it; ``to_objects`` is its ``store.url``, ``to_catalog`` its
-    ``store.catalog``, ``to_key`` its ``store.encryption_key`` (empty: none). Where it has no configuration, one is
-    written. The copy is verified, every byte of it; the source is only read. The same call again finishes what was cut
-    short. Raises as `store_copy.copy_store` and `store_copy.copy_objects`.
+    The other home uses its own settings; ``to_objects`` is its ``store.url``, ``to_catalog`` its ``store.catalog``,
+    ``to_key`` its ``store.encryption_key`` (empty: none). If it has no configuration, one is written. Every byte of the
+    copy is verified; the source is only read. Repeating the call finishes an interrupted copy. Raises as
+    `store_copy.copy_store` and `store_copy.copy_objects`.
     """
     given = {"store.url": to_objects, "store.catalog": to_catalog, "store.encryption_key": to_key}
     flags = {name: value for name, value in given.items() if value is not None}
@@ -223,18 +222,18 @@ def _with(opener: Opener, home: bytes, flags: dict[str, str]) -> Settings:
 
     if home == opener.home:
         return load_settings(flags={**opener.flags, **flags}, environ=opener.environ, root=None, home=home)
-    # What the environment says of the store is about the home that is copied.
+    # The environment's settings of the store are for the copied home.
     environ = {name: value for name, value in opener.environ.items() if not name.startswith("HOLDFAST_STORE_")}
     return load_settings(flags=flags, environ=environ, root=None, home=home)
 
 
 def _write_settings(home: bytes, flags: dict[str, str]) -> None:
-    """Give a home that has no configuration the one that it was copied with."""
+    """Give a home without a configuration the settings that it was copied with."""
     import json
 
     from holdfast.engine.opening.opener import HOME_FILE
 
-    # (A URL with a password in it is the business of its owner; that of the catalog goes without.)
+    # A URL with a password belongs to its owner alone; the catalog's is written without.
     given = {name: without_secrets(value) if name == "store.catalog" else value for name, value in flags.items()}
     kept = {
         name: value

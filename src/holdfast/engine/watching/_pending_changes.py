@@ -1,4 +1,4 @@
-"""What has changed since the last scan, as the watch service gathers it: what the watcher says, and what it cannot."""
+"""The changes since the last scan, as the watch service gathers them, including those that the watcher cannot see."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_PATHS = 500_000
 _MOST_PREPARED = 1000
 """Of more changed paths than this nothing more is prepared: it would take as long as the save itself, and memory."""
 _OFTEN = 3
-"""Times that a path is prepared: what is written to all the time is not worth it."""
+"""How often a path is prepared at most: preparing a file that changes all the time is wasted."""
 
 
 class WatchExclusion(Protocol):
@@ -37,7 +37,7 @@ class PendingChanges:
     def __init__(
         self, watcher: Watcher, exclusion: WatchExclusion, noticed: Callable[[], None], doubted: Callable[[], None]
     ) -> None:
-        """``noticed`` is called whenever something has changed, ``doubted`` when something may have."""
+        """``noticed`` is called after each change, ``doubted`` when there may have been one."""
         self._watcher = watcher
         self._exclusion = exclusion
         self._noticed = noticed
@@ -50,7 +50,7 @@ class PendingChanges:
         """How often each path was prepared since the last scan."""
 
     def read_watcher(self) -> None:
-        """Read the watcher, and look whether what it cannot see has changed."""
+        """Read the watcher, and check for changes that it cannot see."""
         answer = self._watcher.drain()
         if self._exclusion.outside_changed():
             answer = DirtyPaths(everything=True, paths=frozenset())
@@ -96,8 +96,8 @@ class PendingChanges:
         return taken
 
     def scanned(self) -> bool:
-        """A scan has succeeded. If it was a full one, it has read the ignore rules anew: then the watcher is told. True
-        if it is to be looked at soon, since what comes into view by them is not watched before that.
+        """Note that a scan has succeeded. A full one has read the ignore rules again, so the watcher is told. True if
+        another scan should follow soon: files that the new rules include were not watched until now.
         """
         refreshed, self._refresh_due = self._refresh_due, False
         return refreshed and self._watcher.refresh()

@@ -1,7 +1,7 @@
-"""Working ahead: a watcher reads and encodes what it notices, while no caller waits for it.
+"""Working ahead: a watcher reads and encodes changed files while no caller waits.
 
-Nothing depends on that. The scan of the next checkpoint looks at every file anew, and what it finds is looked up by its
-hash; whatever has changed since is read and encoded then, as if nothing had been prepared.
+Correctness does not depend on it. The next checkpoint's scan looks at every file anew, and finds prepared contents by
+their hash; files that changed since are read and encoded then.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
     from holdfast.store.store import Store
 
 _MOST_BYTES = 64 << 10
-"""Larger files are left to the checkpoint: what is written to all the time is often a large one."""
+"""Larger files are left to the checkpoint: they are often files that change all the time."""
 _MOST_CHANGES = 256
 """The pages for more changed files are left to the checkpoint: they would take memory, and callers would wait."""
 _FRESH = 4
-"""Of the changes one in so many has to be new for their pages to be made once more: all of it is then never more than a
-few times the work of the checkpoint."""
+"""Pages are prepared again only if one in so many changes is new: so preparing costs at most a few times the work of
+the checkpoint.
+"""
 
 
 def prepare(context: Context, tree: LocalTree, paths: Sequence[bytes], *, last: bool = True) -> None:
-    """Encode what the files at ``paths`` hold now, if the last checkpoint knows them, and read the pages above them; if
-    these are the ``last`` that have changed so far, also make and encode the pages that come in their place.
+    """Encode the present contents of the files at ``paths`` that the last checkpoint has, and read the pages above
+    them; if these are the ``last`` changes so far, also build and encode the new pages.
 
-    Nothing is written. Where objects are far away, nothing is done: each would be a request.
+    Writes nothing. Does nothing for remote objects: each would be a request.
     """
     store = context.store
     head = context.catalog.cursor(context.workspace.id).head
@@ -57,7 +58,7 @@ def _encode(store: Store, tree: LocalTree, root: Hash, paths: Sequence[bytes]) -
     for path, entry in manifest.get_many(store.pages, root, paths).items():
         if not entry.is_symlink and (data := tree.peek(path, _MOST_BYTES)) is not None:
             contents.append((data, entry.hash))
-            # Its permissions are taken to be what they were.
+            # Its permissions are assumed to be unchanged.
             changed[path] = Entry(hash_bytes(data), len(data), entry.mode)
     store.encode_ahead(contents)
     store.ahead.note(root, changed)

@@ -1,7 +1,7 @@
-"""When to save by itself: a pure state machine over an injected clock.
+"""When to save automatically: a pure state machine over an injected clock.
 
-A checkpoint is due when nothing has changed for a while (``debounce``), or when the first unsaved change is old enough
-(``latest``), but no sooner than the hourly budget and, after failures, the wait that doubles with each of them allow.
+A checkpoint is due after some time without changes (``debounce``), or when the first unsaved change is old enough
+(``latest``). The hourly budget may delay it, and so may the wait after failures, which doubles with each.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Scheduler:
 
     @property
     def unsaved(self) -> bool:
-        """True if something changed since the last save."""
+        """True if there were changes since the last save."""
         return self._first is not None
 
     @property
@@ -70,13 +70,13 @@ class Scheduler:
         return self._failures
 
     def changed(self) -> None:
-        """Something in the tree has changed now."""
+        """Note a change in the tree."""
         self._last = self._clock.monotonic()
         if self._first is None:
             self._first = self._last
 
     def doubted(self) -> None:
-        """Something may have changed: that is unsaved, but it does not put off what is due."""
+        """Note a possible change: it is unsaved, but does not postpone a due save."""
         if self._first is None:
             self.changed()
 
@@ -89,7 +89,7 @@ class Scheduler:
             self._saves.append(self._clock.monotonic())
 
     def failed(self) -> None:
-        """An attempt to save has failed; what is unsaved stays so, and the next attempt comes later."""
+        """Note a failed attempt to save; the changes stay unsaved, and the next attempt comes later."""
         # The exponent is bounded, since 2.0 ** 1024 is an error.
         wait = min(self._pace.first_retry * 2.0 ** min(self._failures, 64), self._pace.last_retry)
         self._failures += 1
@@ -112,21 +112,21 @@ class Scheduler:
         return max(0.0, self._allowed(due) - now)
 
     def due_within(self) -> float | None:
-        """The same, if something goes on changing until then."""
+        """As `due`, if changes continue until then."""
         if self._first is None or self._pauses:
             return None
         return max(0.0, self._allowed(self._first + self._pace.latest) - self._clock.monotonic())
 
     def _allowed(self, due: float) -> float:
-        """When what is ``due`` may be saved: once the hourly budget and the wait after failures allow it."""
+        """The earliest allowed time for a save that is ``due``, by the hourly budget and the wait after failures."""
         return max(due, self._within_budget(), self._not_before)
 
     def _within_budget(self) -> float:
         """The earliest time that the hourly budget allows.
 
-        The interval grows in proportion to the saves of the last hour, up to twice the even one. So the first saves
-        come soon after each other, and none is followed by a long wait: the intervals 2h/N² · (1 + 2 + … + (N-1)) of a
-        whole budget are one even interval short of the hour h.
+        The interval grows in proportion to the saves of the last hour, up to twice the average. So the first saves
+        follow each other quickly, and none is followed by a long wait: the intervals 2h/N² · (1 + 2 + … + (N-1)) of a
+        whole budget are one average interval short of the hour h.
         """
         now = self._clock.monotonic()
         while self._saves and now - self._saves[0] >= _HOUR:

@@ -1,4 +1,4 @@
-"""Starting a watcher that goes on when its starter ends: a new process in a session of its own, never a bare fork."""
+"""Starting a watcher that outlives its starter: a new process in a session of its own, never a bare fork."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def start_detached(
 ) -> WatcherState:
     """Run ``command``, which watches the workspace with this ``folder``, and return when it answers.
 
-    Its output goes to ``watch.log`` in the folder (mode 0600, begun anew when it has grown beyond 1 MiB). Raises
-    `LockedError` if the workspace has a watcher already, `HoldfastError` with the end of the log if the new process
-    ends, or does not answer within ``limit`` seconds (it is then ended).
+    Its output goes to ``watch.log`` in the folder (mode 0600, started anew beyond 1 MiB). Raises `LockedError` if the
+    workspace has a watcher already, `HoldfastError` with the end of the log if the new process ends, or does not answer
+    within ``limit`` seconds (it is then ended).
     """
     clock = SystemClock() if clock is None else clock
     running = _answering(folder)
@@ -88,7 +88,7 @@ def _answering(folder: bytes) -> WatcherState | None:
 
 
 def _belongs(pid: int, started: int) -> bool:
-    """True if the process that answers is the one that was started, or one that it started in turn."""
+    """True if the answering process is the one that was started, or a child of it."""
     try:
         return pid == started or os.getsid(pid) == started
     except OSError:
@@ -96,7 +96,7 @@ def _belongs(pid: int, started: int) -> bool:
 
 
 def _tail(folder: bytes, start: int) -> str:
-    """What the log has gained since ``start``, or the end of it."""
+    """The log's text since ``start``, or its end."""
     with open(folder + b"/" + LOG, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(start, size - _TAIL_BYTES))

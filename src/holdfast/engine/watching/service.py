@@ -1,7 +1,7 @@
-"""The watch service of one workspace: saves by itself, and does for other commands what it can do at less cost.
+"""The watch service of one workspace: it saves automatically, and does work for other commands at less cost.
 
 One thread and one loop over the watcher's descriptor, the private socket and signals. The engine is reached through
-`Saver`; while that works, calls wait in their sockets and changes in the kernel's queue.
+`Saver`; during its work, calls wait in their sockets and changes in the kernel's queue.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _CLIENTS_A_TURN = 64
 
 
 class WatchSetup(NamedTuple):
-    """What a service watches, and how; times in seconds."""
+    """The settings of a service; times in seconds."""
 
     root: bytes
     folder: bytes
@@ -91,16 +91,16 @@ class WatchSetup(NamedTuple):
     poll_interval: float = 10.0
     """How often the tree is looked at where watching is impossible."""
     rest: float = 0.25
-    """How long at most the watcher is left alone after it was read, so that a storm of events costs few wake-ups."""
+    """The longest pause after reading the watcher, so that many events cause few wake-ups."""
     look_interval: float = 30.0
-    """How often it is read without being told to: it cannot announce that its root has come back."""
+    """How often it is read in any case: it cannot report that its root is back."""
     prepare: bool = True
-    """Whether to work ahead for what has changed, while there is nothing else to do."""
+    """Whether to work ahead on changed files while idle."""
     limits: Limits = Limits(request_bytes=watch_messages.MAX_CALL_BYTES, answer_bytes=watch_messages.MAX_ANSWER_BYTES)
 
 
 def setup_from_settings(context: Context, *, poll_interval: float) -> WatchSetup:
-    """What the settings of a workspace say of how it is watched; how often it is polled depends on by whom."""
+    """The watch settings of a workspace; the polling interval depends on the caller."""
     settings = context.settings
     return WatchSetup(
         root=context.workspace.path,
@@ -141,7 +141,7 @@ class WatchService:
         self._holds_itself = False
         self._holders: set[Client] = set()
         self._hushing: set[Client] = set()
-        """Those who want nothing saved by itself, while others may save as they like."""
+        """Clients that pause automatic saves, but not saves by others."""
         now = clock.monotonic()
         self._walk_at = now + setup.full_walk_interval
         # Soon for the first time: a watcher that is started every morning may never live for a whole interval.
@@ -150,7 +150,7 @@ class WatchService:
         self._look_due = False
         self._resting = False
         self._pause = 0.0
-        """How long the watcher was left alone the last time."""
+        """The length of the last pause."""
         self._wake_read, self._wake_write = socket.socketpair()
         with ExitStack() as undo:
             undo.callback(self._wake_read.close)
@@ -197,7 +197,7 @@ class WatchService:
 
     @property
     def stopping(self) -> bool:
-        """True once it was told to stop: `end` is due."""
+        """True after a request to stop: `end` is due."""
         return self._stopping
 
     @property
@@ -206,7 +206,7 @@ class WatchService:
         return self._failure
 
     def fileno(self) -> int:
-        """Readable when `turn` has something to do; the same as long as it lives."""
+        """A descriptor that is readable when `turn` has work; it never changes."""
         return self._selector.fileno()
 
     def begin(self) -> None:
@@ -225,8 +225,8 @@ class WatchService:
             self._scheduler.pause()
 
     def scan_with(self, scan: Callable[[], None]) -> None:
-        """Do ``scan``, which looks at the tree and takes what was noticed by then. That another process works on the
-        tree just now is nothing: it is tried again at the next occasion.
+        """Call ``scan``, which looks at the tree and takes the changes noticed until then. If another process holds the
+        lock, do nothing: the next occasion tries again.
         """
 
         def scanned() -> None:
@@ -240,7 +240,7 @@ class WatchService:
         self._attempt("watching", scanned)
 
     def end(self) -> str | None:
-        """Save once more, and close everything; None if all is saved, or it does not save by itself, else why not."""
+        """Save once more, and close everything. None if all is saved, or automatic saving is off; else the reason."""
         with ExitStack() as rest:
             rest.callback(self._wake_read.close)
             rest.callback(self._wake_write.close)
@@ -252,7 +252,7 @@ class WatchService:
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def turn(self, wait: float = 0.0) -> None:
-        """Wait, for at most so many seconds, for something to do, and do it."""
+        """Wait for work, at most ``wait`` seconds, and do it."""
         ready = self._selector.select(wait)
         for key, _ in ready:
             if key.data is self._watcher:
@@ -285,7 +285,7 @@ class WatchService:
             self._beside.turn()
 
     def wait_seconds(self) -> float:
-        """How long to wait for something to happen."""
+        """How long to wait for an event."""
         if self._look_due or self._may_prepare():
             return 0.0
         now = self._clock.monotonic()
@@ -304,7 +304,7 @@ class WatchService:
         self._selector.register(self._watcher.fileno(), selectors.EVENT_READ, self._watcher)
 
     def _look(self) -> None:
-        """Read the watcher, then leave it alone for a while, and the longer, the more often it has something to say."""
+        """Read the watcher, then pause; the pause grows while events keep coming."""
         now = self._clock.monotonic()
         quiet = now >= self._look_at + 2 * self._setup.rest
         self._pause = min(_FIRST_REST if quiet else 1.5 * self._pause or _FIRST_REST, self._setup.rest)
@@ -364,7 +364,7 @@ class WatchService:
             self._save()
 
     def _unsaved(self) -> str | None:
-        """Why something is not saved; None if everything is."""
+        """Why changes are unsaved; None if there are none."""
         if not self._scheduler.unsaved:
             return None
         return self._failure or "another command was just changing the tree"
@@ -376,7 +376,7 @@ class WatchService:
 
     def _scanned(self) -> None:
         self._look_due = self._changes.scanned() or self._look_due
-        # What comes now is new.
+        # Changes from here on are new.
         self._pause = 0.0
         if self._resting:
             self._look_at = self._clock.monotonic()
@@ -474,7 +474,7 @@ class WatchService:
         )
 
     def _close(self) -> None:
-        """Close in the order in which others can tell: no new client, the state saved, then those that wait for it."""
+        """Close in the order that others rely on: no new client, then the state saved, then waiting clients."""
         with ExitStack() as rest:
             rest.callback(self._selector.close)
             rest.callback(self._server.hang_up)
@@ -492,13 +492,13 @@ def run_service(
     ready: Callable[[Watcher], None] | None = None,
     beside: PeriodicTask | None = None,
 ) -> str | None:
-    """Watch one workspace in the foreground, until told to stop by a signal or a call.
+    """Watch one workspace in the foreground, until a signal or a call to stop.
 
-    Returns None if everything is saved then, else why not.
+    Returns None if everything is saved at the end, else the reason.
 
-    ``open_saver`` gets the source of changes for the tree's scans; ``exclusion`` says which directories hold
-    nothing that is captured. ``ready`` is called once calls are answered; ``beside`` is done in between. Raises
-    `LockedError` if the workspace has a watcher, `NotFoundError` if its root is not there.
+    ``open_saver`` receives the source of changes for the tree's scans; ``exclusion`` names directories without captured
+    files. ``ready`` is called when calls are answered; ``beside`` runs in between. Raises `LockedError` if the
+    workspace has a watcher, `NotFoundError` if its root is missing.
     """
     with hold_watch_lock(setup.folder):
         watcher = open_watcher(setup.root, setup.backend, exclusion, poll_interval=setup.poll_interval)
@@ -510,18 +510,18 @@ def run_service(
         return service.run(signals=True, ready=ready)
 
 
-# The port for what a watcher sees to beside its own work.
+# The port for a watcher's other periodic work.
 
 
 class PeriodicTask(Protocol):
-    """What is done now and then: its caller is not held up for long, and nothing is raised."""
+    """Periodic work: each turn is short and raises nothing."""
 
     def due_in(self) -> float:
-        """Seconds until `turn` has something to do."""
+        """Seconds until `turn` has work."""
         ...
 
     def turn(self) -> None:
-        """Do what is due."""
+        """Do the work that is due."""
         ...
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""What has changed in a tree of which no kernel tells it: how it differs from what it was when last looked at."""
+"""Finding changes in a tree that the kernel does not report on: by comparison with the last scan."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LOG = Log(__name__)
 
 
 class TreeComparison:
-    """Tells what has changed since it told last; at first, since the last checkpoint. For one thread at a time.
+    """Finds the changes since its last comparison; at first, since the last checkpoint. For one thread at a time.
 
-    Between two looks it remembers a manifest's root, and those of its pages that are not stored.
+    Between two comparisons it keeps a manifest's root, and those of its pages that are not stored.
     """
 
     def __init__(self, context: Context, tell: Callable[[Iterable[bytes] | None], None]) -> None:
@@ -65,7 +65,7 @@ class TreeComparison:
         try:
             paths = [change.path for change in changes()]
         except (IntegrityError, FormatError, NotFoundError) as error:
-            # (What was looked at last may have been forgotten since, and collected.)
+            # The last state may have been forgotten and collected since.
             _LOG.info("cannot tell the changes: %s", error.message)
             self._tell(None)
         else:

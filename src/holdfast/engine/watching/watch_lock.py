@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def hold_watch_lock(folder: bytes) -> Generator[None]:
-    """Be the one watcher of the workspace with this folder for the length of the block; `LockedError` if there is one.
+    """Be the only watcher of the workspace with this folder for the length of the block; `LockedError` if there is one.
 
-    The kernel lets go of the lock when its holder dies, so that what a dead process left is never in the way.
+    The kernel releases the lock when its holder dies, so a dead process never blocks another.
     """
     path = folder + b"/" + WATCH_LOCK
     try:

@@ -1,4 +1,4 @@
-"""Watching, as a use-case: the service, and what it does with a workspace whose tree hears what may have changed."""
+"""Watching, as a use-case: the service, with a workspace whose tree learns of possible changes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def watch(
     sweep: Callable[[], None] | None = None,
     beside: PeriodicTask | None = None,
 ) -> str | None:
-    """Watch the workspace until told to stop; returns what `holdfast.engine.watching.service.run_service` does.
+    """Watch the workspace until a request to stop; returns as `holdfast.engine.watching.service.run_service`.
 
-    ``sweep`` is called now and then, for upkeep that is about the whole home; for ``beside`` see there.
+    ``sweep`` is called periodically, for upkeep of the whole home; for ``beside`` see there.
     """
     tree = context.tree
     if not isinstance(tree, LocalTree):
@@ -66,11 +66,11 @@ class WorkspaceSaver:
         prepare(self._context, self._tree, paths, last=last)
 
     def status(self) -> Status:
-        """How the tree differs from the checkpoint that it stands on."""
+        """The differences between the tree and its last checkpoint."""
         return status(self._context, watching=True)
 
     def retention(self) -> None:
-        """Let old checkpoints go by the settings' policy, and collect what has been dead for long enough."""
+        """Remove old checkpoints by the settings' policy, and collect objects that have been unused for long enough."""
         if self._sweep is not None:
             self._sweep()
         removed = forget(self._context, ()).removed

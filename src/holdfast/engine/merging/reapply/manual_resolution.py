@@ -1,7 +1,7 @@
-"""What a person does about a file that overlaps: looks at the differences, and hands a resolution back.
+"""A person's resolution of an overlapping file: the differences to look at, and the check of the decision.
 
-What was decided holds for the versions that were looked at: each time a merge ends with something open, what was shown
-is noted, and a resolution for anything else is refused.
+A decision is valid for the shown versions: a merge that ends with open overlaps records what it shows, and a resolution
+for another version is refused.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def check(one: Overlap, resolution: Resolution, shown: str | None, max_bytes: int) -> None:
-    """Raise `RefusedError` (``stale``, ``not_shown``) if it was decided for other versions than there are now, and
-    `UsageError` if it is none that the file can have.
+    """Raise `RefusedError` (``stale``, ``not_shown``) for a decision about other versions than the present ones, and
+    `UsageError` if it is impossible for the file.
     """
     name = display(one.path)
     if shown_version(one.path, resolution.version or shown) != one.version:
@@ -58,7 +58,7 @@ def shown_version(path: bytes, version: str | None) -> str:
 
 
 def resolved_entry(one: Overlap, resolution: Resolution) -> Entry | None:
-    """What the file is to be by a resolution that brings its content."""
+    """The file's entry after a resolution that provides its content."""
     if resolution.content is None:
         return None
     mode = _mode(one)
@@ -73,8 +73,8 @@ def _mode(one: Overlap) -> int | None:
 
 
 def differences(context: Context, one: Overlap) -> tuple[str, str]:
-    """What production, and what the fork has changed in the file, as hunks of unified diffs; empty if that is no text
-    or too large to be shown.
+    """The changes of production and of the fork in the file, as hunks of unified diffs; empty if it is no text or too
+    large to show.
     """
     return _hunks(context, one.base, one.production), _hunks(context, one.base, one.fork)
 

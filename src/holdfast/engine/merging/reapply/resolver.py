@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.5
 
-# What became of one file that overlaps, and what each rung did about it: kept with the merge.
+# The result for one overlapping file, with the work of each rung: kept with the merge.
 
 Result = Literal["answered", "declined", "pending", "refused"]
 
 
 class RungAttempt(NamedTuple):
-    """What one rung did about one change."""
+    """The outcome of one rung for one change."""
 
     rung: RungName
     numbers: Sequence[int]
@@ -39,25 +39,25 @@ class RungAttempt(NamedTuple):
     result: Result
     """``refused``: it gave an answer that was not taken."""
     said: str
-    """Why not, or how; empty for nothing to say."""
+    """The reason or the method; may be empty."""
     id: str = ""
-    """What a question that is pending is called."""
+    """The id of a pending question."""
 
 
 class FileRecord(NamedTuple):
-    """What became of one file."""
+    """The result for one file."""
 
     path: bytes
     why: ConflictKind
     version: str
     """As `Overlap.version`."""
     outcome: Literal["reapplied", "decided", "pending", "open"]
-    """Applied anew by rungs; decided by a person; an agent is asked; no rung could."""
+    """Applied anew by rungs; decided by a person; waiting for an agent; no rung could apply it."""
     tried: Sequence[RungAttempt]
 
 
 def record_decision(one: Overlap, settled: Decision, before: Sequence[RungAttempt] = ()) -> FileRecord:
-    """That a person has decided, after the rungs that were tried ``before``."""
+    """The record of a person's decision, after the rungs that were tried ``before``."""
     said = {"ours": "the version here", "theirs": "the fork's version", None: "a resolution"}[settled.prefer]
     tried = RungAttempt("person", one.numbers, "answered", said)
     return FileRecord(one.path, one.why, one.version, "decided", [*before, tried])
@@ -81,7 +81,7 @@ class Ladder(NamedTuple):
     max_bytes: int
     """A larger file is for a person."""
     prefer: Prefer | None = None
-    """The side that a person prefers, whatever the file is, where no rung applies the fork's changes."""
+    """The side that a person prefers for any file that no rung applies."""
     workers: LadderWorkers | None = None
     """None: no rung has to wait for an agent, and each file is done by itself."""
 
@@ -100,7 +100,7 @@ class LadderWorkers(NamedTuple):
 
 
 class ReappliedFile(NamedTuple):
-    """What came of one file."""
+    """The result for one file."""
 
     record: FileRecord
     content: bytes | None
@@ -140,7 +140,7 @@ def reapply(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder | No
         found = _ask(rung, together, ladder, tried)
         if isinstance(found, NewContent):
             return ended("reapplied", tried, found.content)
-    # (A single change is the same as all of them: who was asked for that is not asked again.)
+    # For a single change the rungs above have been asked the same question already.
     rungs = ladder.rungs[asked:] if len(one.small) == 1 else ladder.rungs
     for small in one.small:
         task = together._replace(
@@ -150,7 +150,7 @@ def reapply(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder | No
             numbers=[small.number] if small.number else one.numbers,
         )
         if one.why == "content" and task.now in (task.before, task.after):
-            now = task.after  # (Of a file that a side has deleted, content is not all that matters.)
+            now = task.after  # For a file that a side has deleted, more than content counts.
             continue
         found = _first(rungs, task, ladder, tried)
         if not isinstance(found, NewContent):
@@ -162,7 +162,7 @@ def reapply(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder | No
 def reapply_all(
     context: Context, plan: MergePlan, overlaps: Sequence[Overlap], ladder: Ladder | None
 ) -> list[ReappliedFile]:
-    """`reapply` of each of ``overlaps``, in their order; those that wait for an agent side by side."""
+    """`reapply` for each of ``overlaps``, in their order; those that wait for an agent run concurrently."""
     workers = None if ladder is None else ladder.workers
     if workers is None or len(overlaps) < 2:
         with nullcontext() if workers is None else workers.turn:
@@ -175,7 +175,7 @@ def reapply_all(
     pool = ThreadPoolExecutor(min(workers.number, len(overlaps)), "reapply")
     try:
         going = [pool.submit(work, one) for one in overlaps]
-        # (With a limit: the system may give an interrupt to another thread, and then nothing else wakes this one.)
+        # The timeout matters: an interrupt may go to another thread, and then nothing else wakes this one.
         while (found := wait(going, _LOOK_SECONDS, FIRST_EXCEPTION)).not_done:
             for one in found.done:
                 one.result()
@@ -194,7 +194,7 @@ def needs_person(one: Overlap, ladder: Ladder) -> bool:
 
 
 def _first(rungs: Sequence[Rung], task: ReapplyTask, ladder: Ladder, tried: list[RungAttempt]) -> RungOutcome:
-    """What the first rung says that does not decline."""
+    """The outcome of the first rung that does not decline."""
     found: RungOutcome = Declined("no agent or person can be asked")
     for rung in rungs:
         found = _ask(rung, task, ladder, tried)
@@ -229,7 +229,7 @@ def _reader(context: Context) -> Callable[[Entry | None], bytes | None]:
 
 
 def _about(plan: MergePlan, one: Overlap) -> dict[str, Any]:
-    """What surrounds the change."""
+    """The context of the change."""
     beside = {path for number in one.numbers for path, _ in plan.stacked.sets[number - 1]}
     return {
         "fork_checkpoint": plan.base,
@@ -251,10 +251,10 @@ def ladder_of(
     stop: threading.Event | None = None,
     environment: Mapping[bytes, bytes] | None = None,
 ) -> Ladder:
-    """The ladder of ``merge.ladder``, or of ``names``; a command that is not configured is left out. Setting ``stop``
-    ends one that runs; it gets the ``environment`` (None: this process's, as commands are handed it).
+    """The ladder of ``merge.ladder``, or of ``names``; without a configured command that rung is left out. Setting
+    ``stop`` ends a running command; it gets the ``environment`` (None: this process's).
 
-    With ``prefer`` only the rungs that ask neither an agent nor a person: what is left to those is settled already.
+    With ``prefer``, only the rungs that ask neither an agent nor a person: the preferred side decides the rest.
     """
     settings = context.settings.merge
     rungs: list[Rung] = []
@@ -279,7 +279,7 @@ def _rung(
                 return None
             from holdfast.engine.merging.reapply._agent_command import AgentCommand, CommandRung
 
-            if environment is not None:  # (It has nothing of ours, and `holdfast cat` has to find the states.)
+            if environment is not None:  # It has none of our variables, and `holdfast cat` needs this one.
                 tenant = os.fsencode(context.settings.store.tenant)
                 environment = {**environment, b"HOLDFAST_STORE_TENANT": tenant}
             command = AgentCommand(
@@ -309,11 +309,11 @@ def _rung(
 
 
 _COMPUTED: frozenset[RungName] = frozenset(("structure", "text"))
-"""The rungs that a dry run tries; of the others it says that they would be asked."""
+"""The rungs that a dry run tries; the others are only predicted to be asked."""
 
 
 class RungForecast(NamedTuple):
-    """What one rung would do, if all of the file were its own."""
+    """The expected outcome of one rung, if it received all of the file's changes."""
 
     rung: RungName
     result: Literal["applies", "declines", "asked"]
@@ -322,16 +322,16 @@ class RungForecast(NamedTuple):
 
 
 class FileForecast(NamedTuple):
-    """What is known beforehand of one file."""
+    """The prediction for one file."""
 
     applies: bool
-    """Whether all of it would be applied before an agent or a person is asked."""
+    """Whether all changes would be applied without an agent or a person."""
     rungs: Sequence[RungForecast]
-    """In the ladder's order: the first is the one that would be asked, or tried, first."""
+    """In the ladder's order: the first would be tried or asked first."""
 
 
 class _UnaskedRung:
-    """Stands for a rung that would have to be asked."""
+    """Takes the place of a rung that would have to ask."""
 
     takes_all = False
 
@@ -344,7 +344,7 @@ class _UnaskedRung:
 
 
 def foresee(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder) -> FileForecast:
-    """What ``ladder`` would do about one file. Asks no agent and notes nothing. Raises as reading content does."""
+    """The prediction for one file on ``ladder``. Asks no agent and records nothing. Raises as reading content does."""
     if needs_person(one, ladder):
         return FileForecast(False, [RungForecast(rung.name, "asked") for rung in ladder.rungs if rung.name == "person"])
     silent = [_not_asked(rung) for rung in ladder.rungs]
