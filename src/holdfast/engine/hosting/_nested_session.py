@@ -1,8 +1,8 @@
-"""A session inside of a run: its commands are recorded already, as everything there is, and become steps by grouping.
+"""A session inside a run: its commands are recorded already, like everything there, and are grouped into steps.
 
-Nothing is launched under supervision, and nothing asked of the keeper that only others may ask for (`OUTSIDE_ONLY`): a
-command or a write is a step of its own as a hook's tool call is one, by `UndoService.begin` and `commit`. While such a
-step is open, whatever else happens in the workspace belongs to it.
+Nothing is supervised anew, and the keeper gets none of the requests for outsiders alone (`OUTSIDE_ONLY`). A command or
+a write becomes a step as a hook's tool call does, by `UndoService.begin` and `commit`. While such a step is open, all
+other changes in the workspace belong to it as well.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class EnclosingRun:
     """The run that this process belongs to, and the step in it that is open. Any thread may call."""
 
     def __init__(self, run: str, root: bytes, log: bytes, own: Sequence[bytes]) -> None:
-        """``root`` and ``log`` are the directories of the workspace and of its undo log, ``own`` those in which nothing
-        is written for anybody.
+        """``root`` and ``log`` are the directories of the workspace and of its undo log; in the directories ``own``
+        nothing is written for clients.
         """
         self.run = run
         self._root = root
@@ -94,7 +94,7 @@ class EnclosingRun:
         self._step = 0
         self._is_ours = False
         self._users = 0
-        """Commands and writes that are under way: they share a step, as what overlaps cannot be told apart."""
+        """Commands and writes in progress: they share a step, since concurrent ones cannot be separated."""
 
     def launch(self, launch: Launch) -> InnerShim:
         """Start the shim. Raises `RefusedError` if the run records nothing in this workspace, and `OSError`."""
@@ -116,7 +116,7 @@ class EnclosingRun:
         )
 
     def begin(self, keeper: UndoService, label: str) -> int:
-        """Open a step, or share the one that is open; its id."""
+        """Open a step, or share the open one; its id."""
         with self._lock:
             if not self._users:
                 opened = find_open_step(keeper, self.run)
@@ -126,9 +126,9 @@ class EnclosingRun:
             return self._step
 
     def settle(self, keeper: UndoService, step: int, *, take_back: bool = False) -> StepOutcome:
-        """What was begun is over: the step is closed with the last that shares it, if it was opened here.
+        """Note the end of a command or write: the last one that shares the step closes it, if it was opened here.
 
-        ``take_back``: and rolled back then, if it holds anything.
+        ``take_back``: and rolls it back, if it has changes.
         """
         with self._lock:
             self._users -= 1
@@ -145,7 +145,7 @@ class EnclosingRun:
             return StepOutcome(info=next((info for info in keeper.steps() if info.id == step), None), denied=is_denied)
 
     def write(self, keeper: UndoService, path: bytes, content: int, expected: bytes | None) -> StepInfo | None:
-        """`UndoService.write`, by this process itself: what that does is recorded, and held, as anything here."""
+        """`UndoService.write` by this process itself: it is recorded, and held, like all changes here."""
         step = self.begin(keeper, f"write {display(path)}")
         root = -1
         recorded = _Recorded()
@@ -170,7 +170,7 @@ class _Recorded:
     """Where every call passes the supervisor, nothing is left to do before it."""
 
     is_spared = False
-    """A file was left as another process has changed it: what was kept of it before must not be brought back."""
+    """A file was left as another process has changed it: its former content must not be restored."""
 
     def create(self, step: int, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
         """See `Interceptor.create`."""

@@ -1,8 +1,7 @@
-"""Commands in one workspace, one after the other, by a shim that runs supervised: each is a step.
+"""Commands in one workspace, one after the other, by a supervised shim; each is a step.
 
 The session owns the numbers: it has the keeper open a step, sends the command with the step's id, and has the step
-closed when the shim says that the command has ended. What the shim says is believed to be output and an exit code,
-nothing more.
+closed when the shim reports the command's end. Of the shim's messages, only output and exit code are trusted.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ State = Literal["stopped", "idle", "running", "failed"]
 
 
 class CommandOutcome(NamedTuple):
-    """What became of a command."""
+    """The result of a command."""
 
     step: int
     """Its id, also if it changed nothing."""
@@ -61,25 +60,25 @@ class CommandOutcome(NamedTuple):
     """The step in the undo log; None if it changed nothing."""
     changes: Sequence[PathChange]
     conflicts: Sequence[ConflictInfo]
-    """What was left as it is where the step was taken back."""
+    """The conflicts where the step was rolled back."""
     cancelled: bool
     denied: bool
-    """A person said no to something that it was about to do, or did not answer: it was taken back."""
+    """A person denied one of its operations, or did not answer: it was rolled back."""
     output_open: bool
-    """Something that it left running still holds its output; what that writes goes nowhere."""
+    """A background process still holds its output; later output is discarded."""
     oldest: int | None
     """Of the steps of commands that the undo log still holds."""
 
 
 class LostCommand(NamedTuple):
-    """What is known of a command whose end is not known."""
+    """The facts about a command whose end is unknown."""
 
     step: int
     info: StepInfo | None
     """None if it changed nothing, or the keeper was lost: then it is rolled back."""
     changes: Sequence[PathChange]
     conflicts: Sequence[ConflictInfo]
-    """What was left as it is where the step was taken back."""
+    """The conflicts where the step was rolled back."""
     cancelled: bool
     denied: bool
 
@@ -100,10 +99,9 @@ class CommandExecutor:
         face: str = "",
         start_seconds: float = START_SECONDS,
     ) -> None:
-        """``root`` and ``log`` are the directories of the workspace and of its undo log; ``thresholds`` is when a
-        person is to be asked. ``inside`` is the run that this process belongs to, if it does: then commands run in
-        that. ``face`` is what they come by, which the history shows. ``start_seconds`` is how long what runs them may
-        take to start. Nothing runs yet.
+        """``root`` and ``log`` are the directories of the workspace and of its undo log; ``thresholds`` are the limits
+        beyond which a person is asked. ``inside`` is this process's run, if any: then commands belong to that. ``face``
+        is the interface that the history shows. ``start_seconds`` limits the start of the shim. Nothing runs yet.
         """
         self._root = root
         self._undo_log = log
@@ -129,11 +127,11 @@ class CommandExecutor:
         self.limits: LogLimits | None = None
         """Of the undo log, where a start begins to keep it; None: as the settings say."""
         self.on_join: Callable[[RemoteUndoService], object] = lambda _keeper: None
-        """Is told of the keeper before the first command."""
+        """Called with the keeper before the first command."""
 
     @property
     def state(self) -> State:
-        """What it does now."""
+        """Its present state."""
         if self._channel is None:
             return "failed" if self._failure is not None else "stopped"
         return "idle" if self._step is None else "running"
@@ -158,13 +156,13 @@ class CommandExecutor:
         on_start: Callable[[int], None] = lambda _step: None,
         on_lost: Callable[[LostCommand], None] = lambda _lost: None,
     ) -> CommandOutcome:
-        """Run ``command`` with ``sh -c`` in ``directory`` (absolute, or in the workspace), when its turn has come.
+        """Run ``command`` with ``sh -c`` in ``directory`` (absolute, or in the workspace), after earlier ones.
 
-        ``environment`` goes beside the session's own. ``on_start`` gets the step's id; ``on_output`` what it writes, in
-        order for each stream, and while that has not returned the command waits in the end. Starts the session if it
-        has not begun. Raises `NotFoundError` (``no_directory``), `ChannelError` if the shim is gone: then the session
-        has failed, with all that it had started, and the next command begins another. If it raises after ``on_start``,
-        ``on_lost`` gets what there is to say of the step.
+        ``environment`` is added to the session's. ``on_start`` receives the step's id; ``on_output`` the output, in
+        order for each stream: while a call of it lasts, the command finally blocks. Starts the session if necessary.
+        Raises `NotFoundError` (``no_directory``), `ChannelError` if the shim is gone: then the session has failed, its
+        processes end, and the next command begins another. If it raises after ``on_start``, ``on_lost`` receives the
+        known facts about the step.
         """
         cwd = os.path.join(self._root, directory)
         if not os.path.isdir(cwd):
@@ -182,12 +180,12 @@ class CommandExecutor:
                     done = channel.execute(step, command, cwd=cwd, env=environment or {}, on_output=on_output)
                 except BaseException as error:
                     if isinstance(error, ChannelError):
-                        self._fail(error)  # (first: what the command does until it has ended is its step's)
+                        self._fail(error)  # first: changes until the command's end belong to its step
                     lost = self._left(keeper, step)
                     if has_begun:
                         on_lost(lost)
                     if isinstance(error, ChannelError) and (cause := self._failure) is not None:
-                        # (The launcher knows better than the channel what was lost.)
+                        # The launcher knows the cause better than the channel.
                         raise ChannelError(cause.message, hint=cause.hint, code=cause.code) from error
                     raise
                 finally:
@@ -210,7 +208,7 @@ class CommandExecutor:
                 )
 
     def cancel(self, only: int | None = None) -> bool:
-        """End the command that runs (``only``: if that is its step): SIGTERM to its process group, and then SIGKILL.
+        """End the running command (``only``: if that is its step): SIGTERM to its process group, and then SIGKILL.
         False if there is none, or it has not been sent yet.
         """
         step, channel = self._step, self._channel
@@ -220,7 +218,7 @@ class CommandExecutor:
         return channel.cancel(step)
 
     def guard(self, thresholds: Thresholds) -> None:
-        """Change when a person is to be asked: from now on, if it runs, and from the next start on."""
+        """Change the limits beyond which a person is asked, now and for every later start."""
         self._thresholds = thresholds
         keeper = self._visited() if self._channel is not None else None
         if keeper is None:
@@ -237,10 +235,10 @@ class CommandExecutor:
                 channel.notify_rollback(step)
 
     def stop(self) -> None:
-        """End the command that runs, the shim, and the run, whose end is saved. Raises what went wrong with that."""
+        """End the running command, the shim, and the run, whose final state is saved. Raises the errors of that."""
         channel = self._channel
         if channel is not None:
-            channel.close()  # the thread that waits for a command is told
+            channel.close()  # wakes the thread that waits for a command
         with self._turn:
             self._failure = None
             if (error := self._end()) is not None:
@@ -316,7 +314,7 @@ class CommandExecutor:
         denied, info, changes, conflicts = False, None, (), ()
         with suppress(HoldfastError):
             denied = self._close(keeper, step, None).denied
-        with suppress(HoldfastError):  # the keeper may be what was lost
+        with suppress(HoldfastError):  # the lost process may be the keeper
             info = next((info for info in keeper.steps() if info.id == step), None)
             changes = keeper.changes(step) if info is not None else ()
             conflicts = keeper.conflicts(step) if info is not None else ()

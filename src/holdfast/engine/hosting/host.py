@@ -1,10 +1,9 @@
-"""What every face is made of: working directories, the commands and the files in them, and what is worth an event.
+"""The common base of all interfaces: working directories, commands and files in them, and events.
 
-A `Host` has one or several working directories. One that may be written to is a workspace with a keeper, an undo log
-and a session of its own; one that is read-only is looked at, and nothing else. A command changes nothing in any of them
-but its own: what no keeper would record there does not happen. Nothing here approves of anything by
-itself: who asked for a command must not have its safeguards answered by the same voice (I9), which is for the faces to
-see to.
+A `Host` has one or several working directories. A writable one is a workspace with a keeper, an undo log and a session
+of its own; a read-only one can only be read. A command changes only its own directory, since no keeper would record its
+changes in another. Nothing here approves an operation: the client that asked for a command must not answer its
+safeguards (I9), and the interfaces ensure that.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ class Host:
         face: str = "",
         notify: Callable[[HostedDirectory, HostEvent], object] = lambda _hosted, _event: None,
     ) -> None:
-        """Begin to remember the directories that may be written to, where they are in no workspace yet. The first one
-        is the primary. ``notify`` is told of events, on threads of its own; ``guard`` turns the safeguards' preset on;
-        ``isolation`` is where commands run, or makes that of what is configured; ``face`` is what they come by, which
-        the history shows, such as ``mcp``.
+        """Make the writable directories workspaces, where they are in none yet. The first one is the primary.
+        ``notify`` receives events, on threads of its own; ``guard`` turns the safeguards' preset on; ``isolation`` is
+        the isolation of commands, or computes it from the configured one; ``face`` is the interface that the history
+        shows, such as ``mcp``.
 
-        Raises `UsageError`, also for a label that could mean two of them, `RefusedError` for a directory that no user
-        means, and what opening a workspace raises.
+        Raises `UsageError`, also for an ambiguous label, `RefusedError` for an unusual directory, and the errors of
+        opening a workspace.
         """
         if not 1 <= len(directories) <= MAX_DIRECTORIES:
             raise UsageError(f"between 1 and {MAX_DIRECTORIES} working directories, not {len(directories)}")
@@ -95,8 +94,8 @@ class Host:
         raise NotFoundError(f"there is no working directory {which!r:.100}; there are {shown}", code="no_directory")
 
     def recover(self) -> None:
-        """Finish what killed keepers have left, which are events, before a client looks at the files. What goes wrong
-        with a directory is logged: the next use of its undo log meets it again.
+        """Recover from killed keepers, with events, before a client reads the files. An error in a directory is logged:
+        the next use of its undo log raises it again.
         """
         for hosted in self.directories:
             if hosted.access == "read_only":
@@ -112,7 +111,7 @@ class Host:
         return next((hosted.inside for hosted in self.directories if hosted.inside is not None), None)
 
     def close(self) -> None:
-        """Stop every session. What goes wrong with one is logged, and does not keep the others from ending."""
+        """Stop every session. An error of one is logged, and the others are stopped all the same."""
         for hosted in self.directories:
             try:
                 hosted.stop()

@@ -1,6 +1,6 @@
-"""The launcher of a session's commands: a process of its own, which runs the shim as `holdfast run` runs a command.
+"""The launcher of a session's commands: a process that runs the shim as `holdfast run` runs a command.
 
-Its standard input and output are the control channel, which it leaves to the shim. How it fared it says when it ends.
+Its standard input and output are the control channel, which it leaves to the shim. It reports its result when it ends.
 If the process that started it is gone, the channel closes; then the shim ends, and so does the run.
 """
 
@@ -42,7 +42,7 @@ _MOST_BYTES = 1 << 20
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run in."""
+    """The parameters of a launch."""
 
     home: bytes
     root: bytes
@@ -51,7 +51,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     """The run's id."""
     thresholds: Thresholds
-    """When a person is to be asked."""
+    """The limits beyond which a person is asked."""
     limits: LogLimits | None = None
     """Of the undo log, if no process keeps it yet; None: as the settings say."""
     isolation: Isolation | None
@@ -59,7 +59,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[bytes, bytes]
     """The shim's, and so its commands'."""
     read_only: tuple[bytes, ...] = ()
-    """The real paths of directories that nothing of the run may change, nor anything beneath."""
+    """The real paths of directories that the run must not change, with their contents."""
     face: str = ""
     """See `Invocation.face`."""
     log_level: Level = "warn"
@@ -79,7 +79,7 @@ class Launcher:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.writer = self._process.stdin
-        """The channel: what is written here the shim reads."""
+        """The channel: the shim reads from it."""
         self.reader = self._process.stdout
         self._outcome = Connection(ours, _MOST_BYTES)
         self._outcome.send(msgspec.json.encode(launch))
@@ -90,7 +90,7 @@ class Launcher:
         return self._process.poll() is not None
 
     def hindered_seconds(self) -> float:
-        """See `holdfast.processes.process_tree.hindered_seconds`: of what it has started, too."""
+        """See `holdfast.processes.process_tree.hindered_seconds`: also of its child processes."""
         return hindered_seconds(self._process.pid)
 
     def wait(self, seconds: float) -> ProcessOutcome:
@@ -135,7 +135,7 @@ def _run(launch: Launch) -> int:
                     is_shim=True,
                 ),
                 RunPolicy(launch.isolation, read_only=read_only, thresholds=launch.thresholds, limits=launch.limits),
-                told=partial(note_rollback, log_directory(context)),  # the process that has started us may be gone
+                told=partial(note_rollback, log_directory(context)),  # our starter may be gone
             ).exit_code
     finally:
         opener.close()

@@ -1,4 +1,4 @@
-"""What happens in a working directory beside what was asked for, and who looks out for it."""
+"""Events in a working directory that no request caused, and the thread that observes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.undo.service import BarrierInfo, StepInfo, TicketInfo, UndoReport
 
 _EVERY = ("timestamp", "level", "component", "message")
-"""What each line of a log has."""
+"""The fields of every log line."""
 _TOO_MANY = ("debug", "trace")
 """Levels with a line for each call: they would push out events that count, where a client reads slowly."""
 _SAMPLE = 20
@@ -40,7 +40,7 @@ class ForeignEdit(NamedTuple):
 
 
 class StepsRolledBack(NamedTuple):
-    """What a killed keeper had left open was taken back, when the undo log was opened."""
+    """An open step of a killed keeper was rolled back, when the undo log was opened."""
 
     report: UndoReport
 
@@ -52,7 +52,7 @@ class VersionMismatch(NamedTuple):
 
 
 class HostWarning(NamedTuple):
-    """What a person should know of."""
+    """A warning for a person."""
 
     code: str
     message: str
@@ -60,7 +60,7 @@ class HostWarning(NamedTuple):
 
 
 class KeeperLogged(NamedTuple):
-    """The keeper has logged something (docs/reference/logs.md)."""
+    """A log record of the keeper (docs/reference/logs.md)."""
 
     record: Mapping[str, Any]
     """The line: ``timestamp``, ``level``, ``component``, ``message``, and what else there is."""
@@ -73,7 +73,9 @@ class Monitor:
     """Sees what the keeper holds and notes, on a thread."""
 
     def __init__(self, undo_log: bytes, notify: Callable[[HostEvent], object], keeper: RemoteUndoService) -> None:
-        """Look on from now, with what ``keeper`` has noted already left out, until `stop`; ``notify`` is told."""
+        """Observe from now on, until `stop`, without barriers that ``keeper`` has noted already; ``notify`` gets
+        events.
+        """
         self._notify = notify
         self._noted = max((barrier.id for barrier in keeper.barriers()), default=0)
         self._log = LogReader(undo_log)

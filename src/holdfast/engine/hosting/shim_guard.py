@@ -1,8 +1,8 @@
-"""Looks after a shim that a session inside of a run has started: ``python -m holdfast.engine.hosting.shim_guard FD``.
+"""The parent of a shim of a session inside a run: ``python -m holdfast.engine.hosting.shim_guard FD``.
 
-The descriptor is closed as soon as the shim is there. Standard input and output are the control channel, which it
-leaves to the shim. If that is lost, all that it has started ends, as where a session has a run of its own; after an end
-in order what commands left running goes on.
+The descriptor is closed when the shim has started. Standard input and output are the control channel, which is left to
+the shim. If the shim is lost, all its processes are ended, as for a session with its own run; after a regular end,
+background processes go on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.sandbox.channel import shim_command
 def main(ready: int) -> int:
     """Run a shim until it ends; 0 if that was in order."""
     become_subreaper()
-    # (It has our standard streams, and the orphans of what it runs are to come to us: a `processes.child` has neither.)
+    # It inherits our standard streams, and orphans of its commands must come to us; `processes.child` does neither.
     shim = subprocess.Popen(shim_command())
     os.close(ready)
     signal.signal(signal.SIGTERM, lambda number, _frame: shim.send_signal(number))

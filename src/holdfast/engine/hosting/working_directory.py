@@ -45,25 +45,25 @@ Access = Literal["read_write", "read_only"]
 
 
 class DirectorySpec(NamedTuple):
-    """What a face is asked to work in."""
+    """The specification of a working directory."""
 
     path: bytes
     label: str = ""
-    """Another name for it. If it is empty, the last part of its path; all of that, if the part would not be clear."""
+    """Another name for it. Empty: the last part of its path, or all of it if that is ambiguous."""
     access: Access = "read_write"
 
 
 class DirectoryRules(NamedTuple):
-    """What holds in a working directory."""
+    """The rules in a working directory."""
 
     thresholds: Thresholds
-    """When a person is asked."""
+    """The limits beyond which a person is asked."""
     limits: LogLimits
     """How much the undo log holds."""
 
 
 class FileEdit(NamedTuple):
-    """What `HostedDirectory.edit_file` did."""
+    """The result of `HostedDirectory.edit_file`."""
 
     step: StepInfo | None
     replaced: int
@@ -71,9 +71,9 @@ class FileEdit(NamedTuple):
 
 
 class HostedDirectory:
-    """One working directory of a host. Any thread may call; commands wait for each other, nothing else does.
+    """One working directory of a host. Any thread may call; only commands wait for each other.
 
-    Every method but those that look at files raises `RefusedError` (``read_only``) where nothing may be written.
+    Every method that changes something raises `RefusedError` (``read_only``) in a read-only directory.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class HostedDirectory:
         self.access: Access = given.access
         self.given: bytes = os.path.realpath(given.path)
         self.path: bytes = self.given
-        """The workspace's root, which may be above what was given."""
+        """The workspace's root, which may be above the given directory."""
         self.isolation: Isolation | None = None
         """Where its commands run; None where none do."""
         self.agent_command: Sequence[str] = ()
@@ -105,7 +105,7 @@ class HostedDirectory:
         self._inside: EnclosingRun | None = None
         self._undo_log = b""
         self._own: Sequence[bytes] = ()
-        """Directories that are out of reach, wherever they lie."""
+        """Directories that clients cannot reach, wherever they lie."""
         self._thresholds: Thresholds | None = None
         self._limits: LogLimits | None = None
         self._others: Sequence[bytes] = ()
@@ -118,7 +118,7 @@ class HostedDirectory:
         self._oldest: int | None = None
         """Of the steps of commands in the undo log, after the last command."""
         self._is_mismatched = False
-        """That the undo log is of another version was told."""
+        """The version mismatch of the undo log was reported."""
         self._lock = threading.Lock()
         if given.access == "read_only":
             if not os.path.isdir(self.path):
@@ -186,14 +186,14 @@ class HostedDirectory:
 
     @property
     def state(self) -> State:
-        """What the session does."""
+        """The state of the session."""
         return "stopped" if self._session is None else self._session.state
 
     @property
     def inside(self) -> str | None:
-        """The id of the run that this process belongs to, and is recorded with; None if there is none.
+        """The id of the run that this process belongs to and is recorded with; None outside of runs.
 
-        Its commands are that run's; what goes back is not to be asked for here, and safeguards are as that was told.
+        Commands are part of that run; undo must be requested outside of it, and the run's safeguards apply.
         """
         return None if self._inside is None else self._inside.run
 
@@ -239,7 +239,7 @@ class HostedDirectory:
             monitor, self._monitor = self._monitor, None
         if self._session is not None:
             if self._group is not None:
-                with suppress(HoldfastError):  # (it may have been closed, or have ended with its keeper)
+                with suppress(HoldfastError):  # it may have been closed, or ended with its keeper
                     self.commit_step()
             try:
                 self._session.stop()
@@ -291,7 +291,7 @@ class HostedDirectory:
         return done
 
     def record_prompt(self, text: str) -> None:
-        """Save what is there, and enter in the history that the configured agent is asked for ``text``."""
+        """Save the present state, and record in the history that the configured agent receives the prompt ``text``."""
         with self.workspace() as workspace:
             workspace.prompt(text, author=os.path.basename(self.agent_command[0]) if self.agent_command else None)
 
@@ -336,7 +336,7 @@ class HostedDirectory:
             os.close(fd)
 
     def edit_file(self, path: bytes, old: bytes, new: bytes, *, every: bool = False) -> FileEdit:
-        """Replace ``old``, which must be there once (``every``: at least once), by ``new``: a step of its own.
+        """Replace ``old``, which must occur once (``every``: at least once), by ``new``: a step of its own.
 
         Nothing is written if another process changes the file meanwhile (``changed``). Raises `NotFoundError`
         (``no_match``), `RefusedError` (``many_matches``, ``too_large``), and as `read_file` and `write_file` do.
@@ -372,13 +372,13 @@ class HostedDirectory:
     def workspace(self) -> Generator[Workspace]:
         """The workspace, opened for the length of the block: checkpoints, undo, history; for one thread.
 
-        What a killed keeper has left is finished first, which is an event.
+        An unfinished step of a killed keeper is recovered first, with an event.
         """
         from holdfast.undo.journal.log_ownership import VersionMismatchError
 
         self._writable()
         with self._opened() as (workspace, context):
-            with suppress(VersionMismatchError):  # for what needs the undo log to meet
+            with suppress(VersionMismatchError):  # operations that need the undo log raise it
                 self._take_notice(context)
             yield workspace
 
@@ -415,7 +415,7 @@ class HostedDirectory:
     def _begin_attended(self, workspace: Workspace, label: str) -> int:
         from holdfast.supervisor.control.remote_service import visit
 
-        # (What a process of a run opens ends with the run.)
+        # A keeper that a process of a run starts would end with the run.
         keeper = visit(self._undo_log) if self._inside is None else None
         if keeper is None:
             return workspace.begin_step(label)
@@ -435,19 +435,19 @@ class HostedDirectory:
             return workspace.commit_step(group)
 
     def rollback_step(self) -> UndoReport:
-        """Close it, and take back what it did. Raises as `commit_step`."""
+        """Close the step and roll it back. Raises as `commit_step`."""
         with self.workspace() as workspace, self._closing_group() as group:
             report = workspace.rollback_step(group)
         self.rolled_back(report.steps)
         return report
 
     def abandon_step(self, step: int) -> None:
-        """The client that has begun the step is gone: it is committed, if it is the one that is open, and its label
+        """The client that began the step has disconnected: the step is committed, if it is still open, and its label
         says so.
         """
         if self._group != step:
             return
-        attended = self._attendance is not None  # (The keeper commits it, as the connection ends.)
+        attended = self._attendance is not None  # the keeper commits it when the connection ends
         with suppress(HoldfastError), self._closing_group():
             if not attended:
                 with self.workspace() as workspace:
@@ -455,7 +455,7 @@ class HostedDirectory:
 
     @contextmanager
     def _closing_group(self) -> Generator[int]:
-        """The step that was opened here, which is so no more. (What a person has opened is not closed by a client.)"""
+        """Take over the step that was opened here, to close it. A client cannot close a person's step."""
         group, self._group = self._group, None
         if group is None:
             raise NotFoundError("no step was begun here that is open", code="no_open_step")
@@ -467,14 +467,14 @@ class HostedDirectory:
                 attendance.close()
 
     def rolled_back(self, steps: Sequence[int]) -> None:
-        """To be called after an undo: what runs is told of the steps that were taken back."""
+        """Call it after an undo: running commands are informed about the undone steps."""
         session = self._writable()
         for step in steps:
             session.notify_rollback(step)
 
     def answer(self, ticket: int, *, asked_at: int, allow: bool) -> TicketInfo:
-        """Let the operation that was held at ``asked_at`` happen, or deny it. Raises `NotFoundError` if that does not
-        wait any more: another keeper counts its tickets anew, and a late answer must not meet one of those.
+        """Allow or deny the operation that was held at ``asked_at``. Raises `NotFoundError` if it no longer waits:
+        another keeper counts its tickets anew, and a late answer must not apply to one of those.
         """
         with self.undo_log() as found:
             log = require_service(found)
@@ -483,8 +483,8 @@ class HostedDirectory:
             return log.answer(ticket, allow=allow)
 
     def guard(self, thresholds: Thresholds) -> None:
-        """Change when a person is asked on behalf of this host, for as long as it lives. What others ask for holds
-        beside it, see `rules`.
+        """Change the limits of this host beyond which a person is asked, for its lifetime. Others' limits apply as
+        well, see `rules`.
         """
         session = self._writable()
         with self._lock:
@@ -502,14 +502,14 @@ class HostedDirectory:
 
     @property
     def thresholds(self) -> Thresholds:
-        """When a person is asked on behalf of this host."""
+        """The limits of this host beyond which a person is asked."""
         self._writable()
         assert self._thresholds is not None
         return self._thresholds
 
     def rules(self, log: UndoService | None) -> DirectoryRules:
-        """What holds for a command here, by the undo log (see `undo_log`): the strictest of what all ask for who are
-        there, and the last limits that were set.
+        """The rules for a command here, by the undo log (see `undo_log`): the strictest of all present clients' limits,
+        and the last setting of the others.
         """
         assert self._limits is not None
         if log is None:
@@ -555,8 +555,8 @@ class HostedDirectory:
         from holdfast.undo.reports.unreported_rollbacks import take_rollbacks
 
         if self._inside is not None:
-            return  # (The run has done it, before it began.)
-        with self._reached(context) as log:  # to reach it is to have finished what was left
+            return  # the run did it before it began
+        with self._reached(context) as log:  # opening it recovers unfinished steps
             for report in () if log is None else take_rollbacks(self._undo_log):
                 self._told(report)
 

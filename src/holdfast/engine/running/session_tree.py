@@ -1,10 +1,10 @@
-"""The supervised tree of a session: what all of its commands are started in, each of them a step.
+"""The supervised process tree of a session, in which all its commands run, each as a step.
 
-`holdfast.sandbox.command_starter` is the first process of the tree, and starts them. The tree is there as long as the
-session is open, and after that as long as something of it lives on: then the next process that has the session goes on
-with it, so that a command may signal and look into what earlier ones have left running. It is a run without
-checkpoints of its own. Only its keeper connects a process to it: one that proves that it runs in no tree, as what a
-command has done here is recorded here alone.
+Its first process, `holdfast.sandbox.command_starter`, starts them. The tree lives as long as the session is open, and
+then as long as background processes of its commands run. The next holder of the session continues with it, so that a
+command may signal and inspect earlier ones' background processes. It is a run without checkpoints of its own. Only its
+keeper connects a process to it, and only one that proves that it runs in no tree: another tree's command would be
+recorded twice.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _END_SECONDS = 10.0
 _MOST_BYTES = 4096
 """Of an answer."""
 _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 22)]
-"""What an answer may hold: the number of a process, of an error, a status."""
+"""A number in an answer: of a process, of an error, a status."""
 
 
 class TreeCommand:
@@ -70,13 +70,13 @@ class TreeCommand:
         self._step = step
         self._code: int | None = None
         self.denied = False
-        """A safeguard did not allow what it was about to do; known when it has ended."""
+        """A safeguard denied one of its operations; known at its end."""
         self.pid = pid
-        """The number of its process, its process group and its session (setsid(2)); 0 if it is none of this host's."""
+        """Its process, process group and session id (setsid(2)); 0 if it is no process of this host."""
         self._changes = select.epoll()
         self._changes.register(connection, select.EPOLLIN)
         self._process = -1
-        with suppress(OSError):  # (it has ended, and the tree says how)
+        with suppress(OSError):  # it has ended, and the tree reports how
             self._process = os.pidfd_open(pid)
             self._changes.register(self._process, select.EPOLLIN)
 
@@ -113,10 +113,10 @@ class TreeCommand:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Wait for it, which has ended or was killed; what is changed from now on is not its step's."""
+        """Wait for its end; later changes are not its step's."""
         while self.exit_code() is None:
             self._changes.poll()
-        with self._keeper, suppress(HoldfastError):  # (a keeper that is lost is found so by who needs the log next)
+        with self._keeper, suppress(HoldfastError):  # the next user of the log notices a lost keeper
             self.denied = self._keeper.settle(self._step, self._code).denied
         self._connection.close()
         self._changes.close()
@@ -137,12 +137,12 @@ class SessionTree:
         self._kept: Connection | None = None
         self._launcher = 0
         self.run = ""
-        """Its run, once something was started."""
+        """Its run, once a command was started."""
         self.undo_log = b""
-        """The real path of the directory that it is recorded in: what it removes lies there."""
+        """The real path of the undo log's directory: it holds the files that commands remove."""
 
     def open(self) -> None:
-        """Have a tree: the one that lives, or a new one. Raises what `holdfast.engine.running.run.run` does."""
+        """Use the living tree, or start one. Raises as `holdfast.engine.running.run.run`."""
         if self._kept is not None and not self._kept.has_ended() and self._is_served():
             return
         self._forget()
@@ -151,7 +151,7 @@ class SessionTree:
 
     @contextmanager
     def serving(self, start: ChildStart) -> Generator[ChildStart]:
-        """For the length of the block, in which ``start`` is started: that, with what it may ask. Raises as `open`."""
+        """For the length of the block, ``start`` with its connection for requests. Raises as `open`."""
         self.open()
         with ExitStack() as stack:
             server = None
@@ -189,7 +189,7 @@ class SessionTree:
                     pid = connection.start(start.words, start.directory, environment, streams)
                     if pid:
                         return self._command(connection, keeper, step, pid)
-                self._forget()  # (it has ended just now)
+                self._forget()  # it has just ended
             except BaseException:
                 _give_up(keeper, step, connection)
                 raise
@@ -202,7 +202,7 @@ class SessionTree:
         except RefusedError as error:
             if error.code != "busy":
                 raise
-        # (This process has the session: who had it before was killed, and that command with it.)
+        # This process holds the session, so the former holder was killed, and that command with it.
         for step in keeper.steps():
             if step.run == self.run and step.state == "open":
                 with suppress(NotFoundError):
@@ -210,7 +210,7 @@ class SessionTree:
         return keeper.expect(self.run, called)
 
     def close(self) -> None:
-        """Let go of the tree, which ends unless something of it lives on."""
+        """Release the tree, which ends unless processes of it run on."""
         if self._kept is not None:
             stays = self._kept.leave()
             self._forget()
@@ -265,11 +265,11 @@ class SessionTree:
             starter = ChildStart(words, b"/", surroundings, (agents.fileno(),))
             launch = prepare_launch(self._context, starter, one_step=False)
             own, other = socket.socketpair()
-            # (The first connection keeps the tree until its keeper can connect us.)
+            # The first connection keeps the tree alive until its keeper can connect us.
             with LaunchFile(launch) as file, closing(Connection(own)) as first, other:
                 socket.send_fds(channel, [b"\0"], [other.fileno()])
                 self._start_launcher(file, agents.fileno(), launch.settings.log)
-                # (The tree has them open, and nothing else from now on: where it is gone, nothing answers.)
+                # From now on only the tree has them open: when it ends, they answer nothing.
                 other.close()
                 agents.close()
                 if not first.is_ready():
@@ -347,14 +347,14 @@ def _give_up(keeper: RemoteUndoService, step: int | None, connection: Connection
 
 
 def is_command_starter(command: Sequence[bytes]) -> bool:
-    """Whether what was called so is the first process of a session's tree."""
+    """Whether this command line is that of the first process of a session's tree."""
     return os.fsencode(_STARTER) in command
 
 
 def noted_run(note: bytes) -> str:
-    """The run that is noted; empty if there is none. ``note`` as in `SessionTree`."""
+    """The noted run; empty without one. ``note`` as in `SessionTree`."""
     try:
-        # (What is no file, such as a pipe that another process has put there, is not waited for.)
+        # Never block on another file type, such as a pipe that another process has put there.
         with open(note, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
             return (file.read(64) or b"").decode("ascii", "replace")
     except OSError:
@@ -389,7 +389,7 @@ class Connection:
             self._process = -1
 
     def is_ready(self) -> bool:
-        """Wait for the first word; False if there is none."""
+        """Wait for the first message; False if there is none."""
         return self.receive() is not None
 
     def is_readable(self) -> bool:
@@ -430,7 +430,7 @@ class Connection:
 
     def is_believed(self, pid: int) -> bool:
         """Whether a command can have this number."""
-        return pid > 0 and _parent_of(pid) in (None, self._agent)  # (None: it has ended)
+        return pid > 0 and _parent_of(pid) in (None, self._agent)  # None: it has ended
 
     def leave(self) -> bool:
         """Whether the tree stays when this connection is closed."""
@@ -473,8 +473,8 @@ def _text(data: bytes) -> str:
 
 
 def _umask() -> int:
-    """What this process has, as the tree may have been started by one with another. (To ask by setting it would change
-    it for other threads.)
+    """The umask of this process, which the tree's starter may not share. Asking the kernel for it would change it for
+    other threads.
     """
     with open("/proc/self/status", "rb") as file:
         return next(int(line[6:], 8) for line in file if line.startswith(b"Umask:"))

@@ -34,7 +34,7 @@ _MAX_SAID = 300
 _MOST_ERRORS = 64 << 10
 _MISSING = "holdfast: cannot run {}: "
 _NOT_RUN, _BY_SIGNAL = 127, range(129, 193)
-"""Exit codes: of what is not there, and of what a signal ended."""
+"""Exit codes of a missing program, and of one that a signal ended."""
 
 
 HookedAction = Literal["checkpoint", "fork", "branch"]
@@ -50,12 +50,12 @@ def with_hooks(
     records: Callable[[], bool] = lambda: False,
     door: Callable[[], RequestServer | None] = lambda: None,
 ) -> Generator[dict[str, Any]]:
-    """Run the hooks for ``what``, which is done in the block: one before it, one after it, unless it fails.
+    """Run the hooks for ``what``, which the block does: one before it, and one after it, unless it fails.
 
-    Both are told ``about`` it, and the one behind what the block has put into the dictionary that it is given as well.
-    Raises `RefusedError` (code ``hook_refused``); unless the first ``may_refuse``, that is logged, and the block done.
-    What a hook asks of the session is done by way of ``door`` meanwhile, without hooks in its turn. Where the session
-    ``records`` what commands change, what a hook changes is a step.
+    Both receive ``about``; the second also receives the values that the block puts into the dictionary. Raises
+    `RefusedError` (code ``hook_refused``); if the first hook must not refuse (``may_refuse``), that is logged and the
+    block runs. Requests of a hook to the session come through ``door``, and run no hooks themselves. If the session
+    ``records`` its commands' changes, a hook's changes are a step.
     """
     runner = HookRunner(context, records, door)
     before, after = _EVENTS[what]
@@ -93,8 +93,8 @@ class HookRunner:
         records: Callable[[], bool] = lambda: False,
         door: Callable[[], RequestServer | None] = lambda: None,
     ) -> None:
-        """``records`` says whether what they change is recorded; ``door`` is where what a hook asks of the session is
-        answered; None: nowhere.
+        """``records`` tells whether hooks' changes are recorded; ``door`` answers hooks' requests to the session; None:
+        nothing does.
         """
         self._context = context
         self._hooks = context.settings.hooks
@@ -108,7 +108,7 @@ class HookRunner:
     def before(self, event: HookEvent, about: Mapping[str, object]) -> None:
         """Run the hook for ``event``, if there is one, with ``about`` as JSON on its standard input.
 
-        Raises `RefusedError` (code ``hook_refused``) if it refuses; then nothing is to be done.
+        Raises `RefusedError` (code ``hook_refused``) if it refuses; the caller must then stop.
         """
         if (failure := self._run(event, about)) is not None:
             raise RefusedError(
@@ -118,12 +118,12 @@ class HookRunner:
             )
 
     def after(self, event: HookEvent, about: Mapping[str, object]) -> None:
-        """The same for what is done already: a failure is logged."""
+        """As `before`, for an event that has happened: a failure is logged."""
         if (failure := self._run(event, about)) is not None:
             _LOG.warning("the hook %s failed: %s", event, failure)
 
     def _run(self, event: HookEvent, about: Mapping[str, object]) -> str | None:
-        """Why it failed; None if it did not, or there is none."""
+        """Why it failed; None if it succeeded, or there is no hook."""
         command: Sequence[str] = getattr(self._hooks, event)
         if not command:
             return None
@@ -138,7 +138,7 @@ class HookRunner:
                 try:
                     return self._run_child(command, given, environment, door, records=records)
                 except UnsupportedError as error:
-                    # (It has not run.)
+                    # It has not run.
                     _LOG.warning("%s; the changes of the hook %s are no step", error.message, event)
                     return self._run_child(command, given, environment, door, records=False)
             except HoldfastError as error:
@@ -163,7 +163,7 @@ class HookRunner:
         surroundings = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
         hook = ChildStart(tuple(map(os.fsencode, command)), context.workspace.path, surroundings)
         limits = child.Limits(self._hooks.timeout, errors=_MOST_ERRORS)
-        # (Of what is recorded, the parent of its tree sees to it that nothing lives on; its keeper may have to.)
+        # A recorded tree's parent ends its processes itself; its keeper, which may go on, must not be ended here.
         run = child.run if records else child.run_contained
         record = recorded_where(context if records else None, hook, ends_whole=True)
         with record as start, servers_for(door, start) as servers:
@@ -201,7 +201,7 @@ def _failure(program: str, code: int, errors: bytes) -> str:
 
 
 def _environment(about: Mapping[str, object], word: str) -> dict[str, str]:
-    """What a hook is started with."""
+    """The environment of a hook."""
     import os
 
     own = {HOOK_VARIABLE: word} if word else {}
@@ -213,7 +213,7 @@ def _environment(about: Mapping[str, object], word: str) -> dict[str, str]:
 
 
 def _serving(servers: Sequence[Served], run: Callable[[threading.Event], Ended]) -> Ended:
-    """What ``run`` returns, which its event ends; what the ``servers`` are asked is done meanwhile, by this thread."""
+    """The result of ``run``, which its event ends; meanwhile this thread serves requests to the ``servers``."""
     import os
     import select
     import threading

@@ -21,15 +21,15 @@ _BY_ITSELF: frozenset[SessionKind] = frozenset(("auto", "fork"))
 """Kinds that no agent asked for."""
 _TYPES: tuple[RefType, ...] = ("head", "branch", "fork", "experiment")
 _WAYS_BACK = 10
-"""So many of the branches that checkouts make are kept."""
+"""How many of the branches that checkouts make are kept."""
 
 
 def free_id(rows: SessionRows, name: SessionId, workspace: WorkspaceId) -> SessionId:
-    """The id for a new session ``name`` of a workspace: ``name``, or where another workspace has a session of that
-    name, `own_id`. Waits for no process that has a session open.
+    """The id for a new session ``name`` of a workspace: ``name``, or `own_id` if another workspace has a session of
+    that name. Does not wait for a process that has a session open.
 
-    Raises `RefusedError` (code ``session_exists``) if this workspace has one. One that was cut short while it was made
-    or deleted, or is so at the moment, is none yet.
+    Raises `RefusedError` (code ``session_exists``) if this workspace has one. Sessions whose creation or deletion was
+    interrupted, or is in progress, do not count.
     """
     for session in (name, own_id(name, workspace)):
         try:
@@ -51,7 +51,7 @@ def check_room(rows: SessionRows, session: SessionId, most: int) -> None:
     """Raise `RefusedError` (code ``session_limit``) if a state that an agent asks for could not be held."""
     states = rows.checkpoints(session)
     held = [stored for stored in states if stored.kept]
-    # (HEAD will name another one then.)
+    # HEAD will name another one then.
     released = {stored.hash for stored in _releasable(rows, session, held, ("branch", "fork", "experiment"))}
     released |= {ref.checkpoint for ref in _checkout_branches(rows, session, states)[:-1]}
     stay = sum(stored.hash not in released for stored in held)
@@ -72,8 +72,8 @@ def thin_out(rows: SessionRows, session: SessionId, most: int) -> None:
 
 
 def drop_ways_back(rows: SessionRows, session: SessionId, most: int) -> None:
-    """Take away the oldest of the branches that checkouts made, beyond the number that is kept, and where more than
-    ``most`` trees are held; but not that of the last checkout.
+    """Remove the oldest branches of checkouts, beyond the number that is kept, and while more than ``most`` trees are
+    held; but never that of the last checkout.
     """
     states = rows.checkpoints(session)
     branches = _checkout_branches(rows, session, states)
@@ -84,11 +84,11 @@ def drop_ways_back(rows: SessionRows, session: SessionId, most: int) -> None:
 
 
 def drop_oldest(rows: SessionRows, session: SessionId, most: int) -> list[StoredCheckpoint]:
-    """Drop the oldest states that hold no tree any more, with their part of the history, beyond ``most`` bytes of all
-    that is stored of the session (0: never); those that are gone now.
+    """Drop the oldest states that hold no tree any more, with their part of the history, until at most ``most`` bytes
+    of the session are stored (0: no limit); returns the dropped ones.
 
-    Such are those that were saved by themselves, and those that were asked for elsewhere, or asks for no more: what
-    was taken over of a session that is gone, and what a branch has stood for that was removed.
+    These are automatic states, and requested ones whose request no longer exists: states from a deleted session, and
+    those of a removed branch.
     """
     states = rows.checkpoints(session) if most else []
     beyond = sum(stored.stored for stored in states) - most
@@ -123,7 +123,7 @@ def _releasable(
     held: list[StoredCheckpoint],
     naming: Collection[RefType] = _TYPES,
 ) -> list[StoredCheckpoint]:
-    """Those of ``held`` that were saved by themselves, and that no reference of a type in ``naming`` names."""
+    """The automatic states in ``held`` that no reference of a type in ``naming`` names."""
     named = _named(rows, session, naming)
     return [stored for stored in held if stored.kind in _BY_ITSELF and stored.hash not in named]
 
@@ -133,7 +133,7 @@ def _named(rows: SessionRows, session: SessionId, naming: Collection[RefType] = 
 
 
 def _checkout_branches(rows: SessionRows, session: SessionId, states: Sequence[StoredCheckpoint]) -> list[SessionRef]:
-    """The branches that checkouts have made of what was there before, those of the oldest of ``states`` first."""
+    """The branches that checkouts made of the states before them, in the order of ``states``, oldest first."""
     prefix = ref_name("branch", session, BEFORE_CHECKOUT)
     age = {stored.hash: at for at, stored in enumerate(states)}
     found = [ref for ref in rows.refs(session) if ref.name.startswith(prefix)]

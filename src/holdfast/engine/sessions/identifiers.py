@@ -1,4 +1,4 @@
-"""What sessions, branches and agents can be called, and who is asking."""
+"""Valid names of sessions, branches and agents, and the name of the caller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AGENT_VARIABLE = "HOLDFAST_AGENT"
 SESSION_VARIABLE = "HOLDFAST_SESSION"
 """In the environment of a session's commands and hooks: its id."""
 HOOK_VARIABLE = "HOLDFAST_HOOK"
-"""In the environment of a hook: by which the process that runs it knows what that asks for."""
+"""In a hook's environment: identifies the hook's requests to the process that runs it."""
 BEFORE_CHECKOUT = "_auto/before-checkout"
 """How the branches begin that a checkout makes of the state before it."""
 MAX_TEXT = 10_000
@@ -54,7 +54,7 @@ def check_id(text: str) -> SessionId:
 
 
 def own_id(name: str, workspace: WorkspaceId) -> SessionId:
-    """The id of a workspace's session ``name`` where another workspace has a session of that name."""
+    """The id of a workspace's session ``name`` if another workspace has a session of that name."""
     return SessionId(f"{name[: _MAX_ID - _WORKSPACE_DIGITS - 1]}.{workspace[:_WORKSPACE_DIGITS]}")
 
 
@@ -69,8 +69,8 @@ def check_branch(text: str) -> str:
 
 
 def check_new_branch(text: str) -> str:
-    """``text``, if a state can be given that name, and means nothing else where a state is asked for. Raises
-    `UsageError`, which says what else it means.
+    """``text``, if it is valid as a state's name and has no other meaning there. Raises `UsageError` with the other
+    meaning.
     """
     check_branch(text)
     first = text.partition("/")[0]
@@ -98,7 +98,7 @@ def check_agent(text: str) -> str:
 
 
 def check_message(text: str) -> str:
-    """``text``, if it can be said of a state. Raises `UsageError`."""
+    """``text``, if it is valid as a state's message. Raises `UsageError`."""
     if len(text) > MAX_TEXT or "\0" in text or not _is_text(text):
         raise UsageError(f"a message is a text of at most {MAX_TEXT} characters, without NUL")
     return text
@@ -113,7 +113,7 @@ def check_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_metadata(texts: Mapping[str, str]) -> dict[str, str]:
-    """``texts``, if they can be said of a state. Raises `UsageError`."""
+    """``texts``, if they are valid as a state's metadata. Raises `UsageError`."""
     if len(texts) > MAX_METADATA or not all(
         name and len(name) <= 100 and len(value) <= MAX_TEXT and _is_text(name) and _is_text(value)
         for name, value in texts.items()

@@ -1,4 +1,4 @@
-"""How the virtual machines of a workspace have come from each other: sessions that run in one, and what was forked."""
+"""The descent of a workspace's virtual machines: sessions that run in one, and their forks."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Machines(NamedTuple):
     """The virtual machines of a workspace."""
 
     sessions: Sequence[MachineSession]
-    """Those that work in the workspace and all that were forked from them, oldest first."""
+    """The sessions in the workspace and all their forks, oldest first."""
     runs: Sequence[RunningMachine]
     """The machines that run for a single run."""
     disk_bytes: int | None
-    """What the disk of the workspace's machines takes; None: there is none."""
+    """The size of the disk of the workspace's machines; None without one."""
 
 
 def has_machines(workspace: Workspace) -> bool:

@@ -67,7 +67,7 @@ _LEAST_SECONDS = 1.0
 
 
 def session_config(settings: Settings, isolation: SessionIsolation = "none") -> SessionConfig:
-    """What holds for the commands of a new session, as the settings have it."""
+    """The settings of a new session's commands."""
     return SessionConfig(
         shell=settings.shell,
         timeout_seconds=settings.timeout,
@@ -94,14 +94,15 @@ class Sessions:
         flags: Mapping[str, object] | None = None,
         opener: Opener | None = None,
     ) -> None:
-        """``home`` as in `holdfast.open`. ``agent`` is who asks (None: HOLDFAST_AGENT, else ``identity.author``, else
-        the user's name). ``opener`` is for tests: it stands for home, flags, environment and clock.
+        """``home`` as in `holdfast.open`. ``agent`` is the caller's name (None: HOLDFAST_AGENT, else
+        ``identity.author``, else the user's name). ``opener`` is for tests: it replaces home, flags, environment and
+        clock.
         """
         place = None if home is None else os.fsencode(home)
         self._make = (
             (lambda: opener)
             if opener is not None
-            # (A broken file of a workspace must not lock its users out.)
+            # A broken settings file of a workspace must not lock its users out.
             else (lambda: Opener(home=place, flags=flags, lenient=True))
         )
         self._opener = self._make()
@@ -109,7 +110,7 @@ class Sessions:
         self._home: HomeContext | None = None
         self._tiers: SessionCheckpointTiers | None = None
         self._warned: set[WorkspaceId] = set()
-        """Of whose file it was said that it is wrong."""
+        """Workspaces whose broken settings file was reported."""
 
     @property
     def agent(self) -> str:
@@ -118,7 +119,7 @@ class Sessions:
 
     @property
     def programs(self) -> Mapping[str, Level]:
-        """What the settings say that programs may do (docs/reference/classify.md)."""
+        """The configured levels of programs (docs/reference/classify.md)."""
         from holdfast.engine.safety.classify import levels_of
 
         return levels_of(self._opener.settings(None).safety.programs)
@@ -136,13 +137,13 @@ class Sessions:
         """Begin a session in the workspace at ``path`` or above, in place, and hold it.
         Where there is none, ``path`` becomes one, which is logged.
 
-        It begins in the directory ``path``, with ``env`` beside the environment of this process. Where a session of
-        another workspace is called ``id``, it is called so with the beginning of its workspace's id behind it.
-        ``within`` is the root of the workspace that it has to be: no link leads out of it. ``isolation`` is where its
-        commands run, if there is no ``config``: a virtual machine is started by the first of them, or `Session.tree`.
+        It begins in the directory ``path``, with this process's environment and ``env``. If a session of another
+        workspace is called ``id``, a prefix of this workspace's id is appended. ``within`` is the required root of the
+        workspace: no link may lead out of it. ``isolation`` is the isolation of its commands, without ``config``: the
+        first command, or `Session.tree`, starts a virtual machine.
 
-        Raises `RefusedError` (``session_exists``), `NotFoundError` (``no_such_path``), `EscapeError`, and what
-        `holdfast.init` raises.
+        Raises `RefusedError` (``session_exists``), `NotFoundError` (``no_such_path``), `EscapeError`, and the errors of
+        `holdfast.init`.
         """
         variables = identifiers.check_variables(env or {})
         directory: bytes = os.path.realpath(os.fsencode(path))
@@ -194,7 +195,7 @@ class Sessions:
                 config=session_config(context.settings.session, isolation) if config is None else config,
             )
             line.commit("auto", state, tree, record=record._replace(status="live"))
-            self.sweep_if_due()  # (now that it is known that an agent works there)
+            self.sweep_if_due()  # only now is it known that an agent works there
             return Session(self.surroundings(opener, context, workspace, tiers), line, stack.pop_all())
 
     def open(
@@ -204,13 +205,12 @@ class Sessions:
         timeout: float | None = None,
         begins: bool = False,
     ) -> Session:
-        """Hold a session, with all that happened to it since. Waits ``timeout`` seconds for it (None: the
-        settings'). If a command ``begins`` in it next, or a fork is made of it, the look at the tree that comes before
-        that is the only one.
+        """Hold a session in its present state. Waits ``timeout`` seconds for it (None: the settings'). ``begins``: a
+        command or a fork follows at once, and its scan of the tree replaces the one here.
 
-        What a killed process left is mended: the journal is replayed, a tree that was not recorded is saved, a
-        directory that is gone is made again. Raises `NotFoundError` (``no_session``, ``no_workspace``), `RefusedError`
-        (``not_owner``), `LockedError` (``session_busy``; ``own_session``, at once, inside of a command of it).
+        Recovers from a killed process: replays the journal, saves an unrecorded tree, makes a missing directory anew.
+        Raises `NotFoundError` (``no_session``, ``no_workspace``), `RefusedError` (``not_owner``), `LockedError`
+        (``session_busy``; ``own_session``, at once, inside of a command of it).
         """
         with ExitStack() as stack:
             opener = self._opened(stack)
@@ -255,10 +255,10 @@ class Sessions:
         type: RefType = "fork",  # noqa: A002 - likewise
         metadata: Mapping[str, str] | None = None,
     ) -> ForkResult:
-        """`Session.fork` of a session that another thread holds, from ``point``, what it was saved as just now: several
-        at once, each by another object of this class.
+        """`Session.fork` of a session that another thread holds, from ``point``, its just saved state: several at once,
+        each by another object of this class.
 
-        No hook is run, and nothing journalled: see `Session.count_forks`. Raises as `Session.fork`.
+        It runs no hook, and writes no journal: see `Session.count_forks`. Raises as `Session.fork`.
         """
         from holdfast.engine.sessions import _quotas as quotas
         from holdfast.engine.sessions.lifecycle.fork_creation import ForkRequest, fork
@@ -280,8 +280,8 @@ class Sessions:
             )
 
     def use(self, id: str, *, begins: bool = False) -> ReachableSession:  # noqa: A002 - the field's own name
-        """A session for what can be asked of it also while another process has it open: that does it then. ``begins``
-        as in `open`, which it raises as. Inside of a run it has to be open, by a command of its own.
+        """A session for requests that are possible while another process has it open: that process then does the work.
+        ``begins`` and errors as in `open`. Inside a run it must be open, by a command of its own.
         """
         from holdfast.engine.sessions.holder.request_client import ReachableSession
 
@@ -309,7 +309,7 @@ class Sessions:
             time.sleep(_PAUSE_SECONDS)
 
     def list(self, path: str | bytes | os.PathLike[str] | None = None) -> list[SessionInfo]:
-        """All sessions, or those that work in the workspace at ``path``, oldest first. Takes no lock."""
+        """All sessions, or those in the workspace at ``path``, oldest first. Takes no lock."""
         home, tiers = self._open_read_only()
         if path is None:
             records = tiers.rows.list()
@@ -341,8 +341,8 @@ class Sessions:
         return found
 
     def id_of(self, name: str, path: str | bytes | os.PathLike[str]) -> str:
-        """The id of the session that is called ``name`` in the workspace at ``path``: of one with the name alone, or
-        with its workspace's id behind it; where that workspace has none of the name, ``name``. Takes no lock.
+        """The id of the session ``name`` in the workspace at ``path``: with or without the suffix of its workspace's
+        id; ``name`` if that workspace has no such session. Takes no lock.
         """
         _, tiers = self._open_read_only()
         try:
@@ -369,8 +369,8 @@ class Sessions:
         return [ref for ref in tiers.rows.refs(self._get(tiers, id).id) if ref.type == "branch"]
 
     def only_in(self, id: str, here: bytes | None = None) -> Sequence[NotCaptured]:  # noqa: A002
-        """What the directory of a session holds now that no checkpoint does, and that ``here`` (None: the directory of
-        the session that it was forked from) has not. Takes no lock of the session.
+        """Files in the directory of a session that no checkpoint holds, and that ``here`` (None: the directory of the
+        session that it was forked from) does not have. Takes no lock of the session.
         """
         from holdfast.engine.sessions.lifecycle.deletion import only_in
 
@@ -379,9 +379,9 @@ class Sessions:
             return only_in(self._opened(stack), tiers.rows.get(SessionId(id)), here)
 
     def delete(self, id: str, *, dry_run: bool = False, look: bool = True) -> Deleted:  # noqa: A002
-        """Delete a session without opening it.
-        On a full disk what is kept back for that is used. ``dry_run`` says what would go, deletes nothing, and takes no
-        lock of the session. Without ``look`` a fork's directory is not walked for what no checkpoint holds.
+        """Delete a session without opening it. On a full disk the disk reserve is used. ``dry_run`` returns the plan,
+        deletes nothing, and takes no lock of the session. Without ``look`` a fork's directory is not scanned for files
+        that no checkpoint holds.
 
         Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``, ``mounted_over``,
         ``left_running``), `LockedError` (``session_busy``).
@@ -428,7 +428,7 @@ class Sessions:
         workspace = home.store.catalog.workspace(record.workspace)
         path = lock_path(home.home, home.store.tenant, record.id)
         with holding(path, record.id, timeout=home.settings.lock.timeout, clock=home.store.catalog.clock):
-            # (No process is ended because of what it says of itself in its environment.)
+            # A process is not ended because of variables in its environment alone.
             left = partial(left_by, record.id, path, home, workspace, running=())
             return end_all(lambda: [one.pid for one in left()], (signal.SIGTERM,))
 
@@ -440,7 +440,7 @@ class Sessions:
         return sweep(self._opener, home, tiers)
 
     def sweep_if_due(self) -> None:
-        """The same if there is anything to do; what goes wrong is logged."""
+        """`sweep` if it is due; errors are logged."""
         from holdfast.engine.sessions.lifecycle.sweep import sweep_if_due
 
         sweep_if_due(self._opener)
@@ -457,14 +457,14 @@ class Sessions:
         self.close()
 
     def _opened(self, stack: ExitStack) -> Opener:
-        """An opener for one session, which has a store of its own: it may outlive this object."""
+        """An opener for one session, with a store of its own: the session may outlive this object."""
         opener = self._make()
         if opener is not self._opener:
             stack.callback(opener.close)
         return opener
 
     def _get(self, tiers: SessionCheckpointTiers, id: str) -> SessionRecord:  # noqa: A002 - the field's own name
-        """A session; it is said if the file of its workspace is wrong."""
+        """A session; a broken settings file of its workspace is reported."""
         record = tiers.rows.get(SessionId(id))
         if record.workspace is not None and record.workspace not in self._warned:
             try:
@@ -481,11 +481,11 @@ class Sessions:
     def surroundings(
         self, opener: Opener, context: Context, workspace: Workspace, tiers: SessionCheckpointTiers
     ) -> SessionScope:
-        """What a session of that workspace works with, in the name of the agent that asks."""
+        """The context of a session in that workspace, in the name of the calling agent."""
         agent = self._agent
 
         def save(name: SessionId) -> tuple[SessionCheckpoint, Sequence[NotCaptured]]:
-            # (It is not closed: that would close what the session stands on.)
+            # Not closed, since that would close the session's own store.
             others = Sessions(agent=agent, opener=opener)
             with others.use(name) as other:
                 return other.save_resting(), others.only_in(name, context.workspace.path)
@@ -503,7 +503,7 @@ class Sessions:
         return holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock)
 
     def _clear(self, tiers: SessionCheckpointTiers, session: SessionId, opener: Opener) -> None:
-        """Remove what was killed while a session of this name was made or deleted. We hold its name."""
+        """Remove the rest of an interrupted creation or deletion of a session of this name, which the caller holds."""
         from holdfast.engine.sessions.lifecycle.deletion import delete
 
         try:
@@ -572,7 +572,7 @@ def _is_of_family(root: bytes, one: SessionInfo, every: Mapping[SessionId, Sessi
 
 
 def _recover(scope: SessionScope, line: SessionLine, session: Session, *, begins: bool) -> None:
-    """Bring a session up to what has happened to it since it was held last."""
+    """Bring a session up to date with the events since it was last held."""
     context, workspace = scope.context, scope.workspace
     remade = recreate_directory(context, workspace, line.record, line.state)
     if begins and not remade and not was_cut_short(line.entries):

@@ -1,1 +1,1 @@
-"""What one session takes from another: a merge, single commands, a replay; and bisection over its states."""
+"""Transfers between sessions: a merge, single commands, a replay; and bisection over states."""

@@ -39,9 +39,8 @@ class FirstBad(NamedTuple):
 class Bisection:
     """A search among ``count`` states, oldest first, of which the first is good and the last is bad. Pure.
 
-    It asks about the middle one between the last known good and the first known bad state, and about one near it where
-    the verdict cannot be told. It finds one state, or, where those right before it could not be told, several of which
-    one is it.
+    It asks about the middle state between the last good and the first bad one, or about a neighbour if that one cannot
+    be judged. It finds the first bad state, or several candidates if those right before it cannot be judged.
     """
 
     def __init__(self, count: int) -> None:
@@ -61,7 +60,7 @@ class Bisection:
         return min(open_ones, key=lambda at: (abs(at - middle), at), default=None)
 
     def tell(self, at: int, verdict: Verdict) -> None:
-        """Say what was found of the state ``at``, which `next` has named."""
+        """Report the verdict on the state ``at``, which `next` has named."""
         if verdict == "skip":
             self._skipped.add(at)
         elif verdict == "good":
@@ -76,14 +75,14 @@ class Bisection:
         return untold.bit_length()
 
     def found(self) -> FirstBad:
-        """What is known so far; the answer, once `next` is None."""
+        """The result so far; the answer, once `next` is None."""
         return FirstBad(range(self._good + 1, self._bad + 1))
 
 
 def verdict_of(exit_code: int) -> Verdict | None:
-    """What the exit code of a command that looks at a state says of it: 0 good, 125 cannot be told, others bad.
+    """The verdict of a test command's exit code: 0 good, 125 undecided, others bad.
 
-    None for one that says nothing: of a command that could not be run (126, 127), or was killed (from 128 on).
+    None for codes without a verdict: the command could not be run (126, 127), or was killed (from 128 on).
     """
     if exit_code in (0, 125):
         return "skip" if exit_code else "good"
@@ -95,25 +94,25 @@ class Bounds(NamedTuple):
 
     good: CheckpointId
     bad: CheckpointId
-    """It comes after ``good``."""
+    """A later state than ``good``."""
 
 
 class TriedState(NamedTuple):
-    """A state that was asked about."""
+    """A state that was tested."""
 
     checkpoint: Checkpoint
     verdict: Verdict
     exit_code: int
     duration_ms: int
     left: int
-    """About how many are to be asked about after this one."""
+    """About how many more tests follow."""
 
 
 class BisectResult(NamedTuple):
-    """What a search has found."""
+    """The result of a search."""
 
     candidates: Sequence[Checkpoint]
-    """The first bad state; if several, it is one of them, the last of which is bad and the others could not be told."""
+    """The first bad state; if several, one of them: the last is bad and the others are undecided."""
     command: CommandEntry | None
     """The session's command that has made the first bad state, if there is one, and only one such state."""
     tried: Sequence[TriedState]
@@ -147,13 +146,13 @@ def bisect(
 ) -> BisectResult:
     """Find the first bad state within ``bounds``.
 
-    ``command`` is run in a fork of the session that is brought to one state after another: it says good by ending with
-    0, by 125 that it cannot tell, and bad by anything else up to 124. The two ends are asked about first: raises
-    `RefusedError` (code ``not_bisectable``) if they are not what they are said to be, or the command says nothing, as
-    one that cannot be run, and `UnsupportedError` for a session in a virtual machine. The session stays as it is, and
-    the fork goes in any case. ``stop`` cancels, from another thread: `HoldfastError` (code ``cancelled``).
+    ``command`` runs in a fork of the session, which is brought to one state after another. Exit code 0 means good, 125
+    undecided, others up to 124 bad. The two ends are tested first. Raises `RefusedError` (code ``not_bisectable``) if
+    their verdicts are wrong, or the command gives none, as one that cannot be run, and `UnsupportedError` for a session
+    in a virtual machine. The session stays unchanged, and the fork is deleted in any case. ``stop`` cancels, from
+    another thread: `HoldfastError` (code ``cancelled``).
     """
-    # (What a restore changes would be seen by a machine up to a second later: too late for the command.)
+    # A machine would see a restore's changes up to a second later: too late for the command.
     session.refuse_machine("a bisection")
     stop = threading.Event() if stop is None else stop
     row = _between(session, bounds)
@@ -218,7 +217,7 @@ def _ask(
     if stop.is_set():
         raise _cancelled()
     fork.workspace.restore(state.id, exact=True)
-    # In a subshell: where it goes to, and what it exports, is not for the next state. (The line may end in a comment.)
+    # In a subshell, so that its directory and exports do not affect the next state. The line may end in a comment.
     entry = execute(fork, f"({command}\n)", input=command, timeout=timeout, stop=stop)
     if stop.is_set():
         raise _cancelled()

@@ -37,11 +37,11 @@ class RepeatedCommand(NamedTuple):
 
 
 class ReplayResult(NamedTuple):
-    """What a replay has done."""
+    """The result of a replay."""
 
     repeated: Sequence[RepeatedCommand]
     left: Sequence[CommandEntry]
-    """Those that were not run, as the one before them has ended differently."""
+    """The commands after the first that ended differently, which were not run."""
     stopped: bool = False
     """Whether it was stopped by that."""
 
@@ -70,9 +70,9 @@ def replay(
 ) -> ReplayResult:
     """Run ``commands`` in ``session``, one after another, from the state that it is in.
 
-    The shell is the session's: its directory and its environment. Stops behind the first that ends with another exit
-    code than it did, unless it is to ``keep_going``. ``stop`` cancels: `HoldfastError` (code ``cancelled``); what was
-    run by then stays.
+    They run in the session's shell, with its directory and environment. It stops after the first with another exit code
+    than recorded, unless ``keep_going``. ``stop`` cancels: `HoldfastError` (code ``cancelled``); the effects until then
+    stay.
     """
     stop = threading.Event() if stop is None else stop
     repeated: list[RepeatedCommand] = []

@@ -1,4 +1,4 @@
-"""Bringing what another session has done into this one: all of it, or what one command of it has changed."""
+"""Merging another session's changes into this one: all of them, or those of one command."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ MERGED = "merged"
 
 
 class SessionMerge(NamedTuple):
-    """What merging a session, or picking a command, did, or (dry run) would do."""
+    """The result of merging a session, or picking a command, or its preview."""
 
     source: SessionId
     merged: ForkMerge
     checkpoint: SessionCheckpoint | None
-    """The session's state with what was merged; None if nothing has changed."""
+    """The session's merged state; None if nothing has changed."""
     not_captured: Sequence[NotCaptured] = ()
-    """What the other one has in its directory alone, and in no checkpoint: it is not brought here."""
+    """Files in the other session's directory that no checkpoint holds: they are not merged."""
 
     @property
     def conflicts(self) -> Sequence[MergeConflict]:
-        """What stops it: the files that wait for an agent or a person."""
+        """The conflicts that stop it: the files that wait for an agent or a person."""
         return [one.conflict for one in self.merged.waiting]
 
     @property
     def put_together(self) -> Sequence[bytes]:
-        """Of a dry run: the paths whose changes of both sides would be put together without asking anybody."""
+        """Of a dry run: the paths whose changes of both sides would be merged without questions."""
         waiting = {one.path for one in self.merged.waiting}
         return [one.path for one in self.merged.plan.overlapping if one.path not in waiting]
 
     @property
     def settled(self) -> Sequence[MergeConflict]:
-        """What a person has settled, by a decision of each file or by preferring a side."""
+        """The conflicts that a person decided, file by file or by preferring a side."""
         decided = {one.path for one in self.merged.prepared.records if one.outcome == "decided"}
         return [one.conflict for one in self.merged.plan.stacked.overlaps if one.path in decided]
 
 
 def merge_object(kind: type[T], found: SessionMerge) -> T:
-    """It as it is answered: as ``kind``, `answers.experiments.SessionMerge` or one derived of that."""
+    """The answer for a merge: as ``kind``, `answers.experiments.SessionMerge` or a class derived from it."""
     overlaps = fork_merge.open_overlaps(found.merged)
     return encode(kind, found, dry_run=found.merged.dry_run, overlapping_files=overlaps)
 
@@ -75,12 +75,13 @@ def merge(
     resolutions: Mapping[bytes, Resolution] | None = None,
     dry_run: bool = False,
 ) -> SessionMerge:
-    """Bring what the session ``other`` has done since the two parted into ``session``: files, and nothing of the shell.
+    """Merge the changes of the session ``other`` since the two parted into ``session``: files only, not the shell's
+    state.
 
-    Where it was merged before, only what it has done since. What both have changed goes through the ladder of the
-    settings, but for what ``resolutions`` decide; what it leaves open is as the side has it that is preferred, with
-    ``prefer``, and then no agent is asked. If anything is in conflict after that, nothing is changed. Raises
-    `RefusedError` (``unrelated``, ``not_owner``, ``changed_meanwhile``), as `fork_merge.merge` and `Sessions.open`.
+    After an earlier merge, only the changes since that. Overlaps go through the ladder of the settings, except those
+    that ``resolutions`` decide; with ``prefer`` no agent is asked, and that side decides the rest. If a conflict
+    remains, nothing is changed. Raises `RefusedError` (``unrelated``, ``not_owner``, ``changed_meanwhile``), as
+    `fork_merge.merge` and `Sessions.open`.
     """
     if other == session.id:
         raise UsageError("a session cannot be merged into itself")
@@ -104,11 +105,10 @@ def pick(
     resolutions: Mapping[bytes, Resolution] | None = None,
     dry_run: bool = False,
 ) -> SessionMerge:
-    """Bring what one command of another session, or of this one, has changed into ``session``.
+    """Apply the changes of one command of another session, or of this one, to ``session``.
 
-    Where the session has changed the same, ``prefer`` and ``resolutions`` hold as in `merge`. Raises `NotFoundError`
-    (code ``state_gone``) if the tree before or after it is not kept any more, `RefusedError` (``nothing_changed``,
-    ``changed_meanwhile``).
+    Overlaps are decided by ``prefer`` and ``resolutions`` as in `merge`. Raises `NotFoundError` (code ``state_gone``)
+    if the tree before or after it is no longer kept, `RefusedError` (``nothing_changed``, ``changed_meanwhile``).
     """
     if entry.before is None or entry.after is None:
         raise NotFoundError(

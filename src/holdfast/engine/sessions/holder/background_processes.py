@@ -1,9 +1,9 @@
-"""What the commands of a session have left running: background jobs, servers.
+"""Processes that commands of a session left running: background jobs, servers.
 
-No register is kept: the keeper knows the processes of each tree that it serves, and the kernel the rest. Which trees a
-session has had is told by the note beside its lock (the tree of its commands), and by ``HOLDFAST_SESSION`` and
-``HOLDFAST_RUN`` in the environment of what still runs (the trees of its shells and hooks). Outside of any tree, where a
-session is not supervised, a process is known by the first of these alone.
+There is no register: the keeper knows the processes of each tree that it serves, and the kernel the rest. The trees of
+a session are found by the note beside its lock (the tree of its commands), and by ``HOLDFAST_SESSION`` and
+``HOLDFAST_RUN`` in the environment of running processes (the trees of its shells and hooks). In an unsupervised session
+only the first variable identifies a process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _SESSION = SESSION_VARIABLE.encode() + b"="
 _RUN = RUN_VARIABLE + b"="
 _MOST_BYTES = 4 << 20
-"""Of an environment: more is none that a program can be started with."""
+"""The largest environment that a program can start with."""
 
 
 class Running(NamedTuple):
@@ -67,9 +67,8 @@ def running_processes() -> Sequence[Running]:
 def left_by(
     session: str, lock: bytes, home: HomeContext, workspace: WorkspaceRow, running: Sequence[Running]
 ) -> Sequence[BackgroundProcess]:
-    """What commands of the ``session`` with this ``lock`` have left running in its ``workspace`` and that runs now, by
-    number; without what belongs to the command or the shell that runs in it at the moment. ``running`` is
-    `running_processes`.
+    """Processes that commands of the ``session`` with this ``lock`` left running in its ``workspace``, by number,
+    without those of the present command or shell. ``running`` is `running_processes`.
     """
     own = [one for one in running if one.session == session]
     noted, known = noted_run(tree_note_path(lock)), {one.pid for one in own}
@@ -78,12 +77,12 @@ def left_by(
         one.pid: () for one in own if not one.run and one.home == os.path.realpath(home.home)
     }
     for log in undo_logs_of(home, workspace) if runs else ():
-        with suppress(HoldfastError):  # (a keeper that has just ended serves nothing)
+        with suppress(HoldfastError):  # a keeper that has just ended serves nothing
             keeper = connect(os.path.realpath(log))
             if keeper is not None:
                 with keeper:
                     for run in runs:
-                        # (A run that only says so may have more to do than with this session.)
+                        # A run that is known by the variable alone may have processes outside this session.
                         served = (one for one in keeper.processes(run) if run == noted or one.pid in known)
                         found |= {one.pid: one.command for one in served}
     working = at_work(lock)
@@ -111,7 +110,7 @@ def _home(given: Mapping[bytes, bytes]) -> bytes | None:
 
 
 def _words(pid: int) -> tuple[bytes, ...]:
-    """What it was started with; empty if it has ended."""
+    """Its command line; empty if it has ended."""
     with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         return tuple(file.read().rstrip(b"\0").split(b"\0"))
     return ()

@@ -1,4 +1,4 @@
-"""One process at a time has a session open: its lock, its children, and the end of those that a killed one left."""
+"""One process at a time has a session open: its lock, its children, and the end of those of a killed holder."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from holdfast.model.session_types import SessionId
 
 
-# What the commands of a session have left running, and ending it.
+# Processes that a session's commands left running, and their end.
 #
-# They are known by ``HOLDFAST_SESSION`` in the environment that they were started with, which children get as well,
-# daemons among them. One that has taken it away, or belongs to another user, is not found.
+# They have ``HOLDFAST_SESSION`` in their initial environment, which children inherit, daemons included. A process that
+# has removed it, or belongs to another user, is not found.
 
 _GRACE_SECONDS = 2.0
 _ROUNDS = 10
 
 
 def end_leftovers(session: SessionId) -> int:
-    """End what runs of a session: asked to (SIGTERM), and after two seconds made to (SIGKILL); how many there were.
+    """End the processes of a session with SIGTERM, and after two seconds with SIGKILL; their number.
 
-    None of it runs when this returns, but for what starts children faster than they can be found.
+    None of them runs when this returns, except for processes that start children faster than they can be found.
     """
     wanted = f"{SESSION_VARIABLE}={session}".encode()
     own = os.getpid()
@@ -81,7 +81,7 @@ def _opened(find: Callable[[], Iterable[int]]) -> list[int]:
     for pid in find():
         with suppress(OSError):
             descriptors[pid] = os.pidfd_open(pid)
-    # (Looked at again once they are open: the number cannot come to mean another process any more.)
+    # Checked again with the descriptors open: the numbers cannot be reused for other processes now.
     again = set(find()) if descriptors else set[int]()
     for pid in descriptors.keys() - again:
         os.close(descriptors.pop(pid))
@@ -115,11 +115,11 @@ def _wait(processes: list[int], seconds: float) -> None:
             left -= 1
 
 
-# What a session's holder has started for it, noted beside the lock: the next holder after a kill ends and removes it.
+# The processes and files of a session's holder, noted beside the lock: the next holder after a kill removes them.
 #
-# A shell that runs a command is known by its number and when it began, and whatever belongs to it by its session (as of
-# setsid(2)): the number of one stays taken as long as anything of it runs. What has made a session of its own, a
-# daemon, is let go on, as what a command leaves running that has ended.
+# A shell that runs a command is identified by its number and start time, and its processes by their session id
+# (setsid(2)), which stays taken as long as one of them runs. A daemon with a session id of its own goes on, like a
+# background process of a finished command.
 
 _LOG = Log(__name__)
 _PREFIX = b"holdfast-"
@@ -153,14 +153,14 @@ class InFlight:
             raise StorageError(message, hint=room_hint(error)) from error
 
     def started(self, pid: int) -> None:
-        """The shell runs: the leader of a session of its own."""
+        """Note the shell, the leader of a session (setsid(2)) of its own."""
         from holdfast.store.catalog.work_lease import process_name
 
         with suppress(OSError):
             self._write(_Note(display(self.folder), process_name(pid)))
 
     def over(self) -> None:
-        """It has ended: nothing of it stays."""
+        """Note its end: all its processes are gone."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._path is not None:
             with suppress(OSError):
@@ -178,28 +178,28 @@ class InFlight:
 
 
 def note_path(lock: bytes) -> bytes:
-    """Where it is noted, beside the lock, what the session's holder has started."""
+    """The note, beside the lock, of the processes that the session's holder has started."""
     return lock.removesuffix(b".lock") + b".running"
 
 
 def tree_note_path(lock: bytes) -> bytes:
-    """Where it is noted, beside the lock, which run the tree is that the session's commands are started in."""
+    """The note, beside the lock, of the run of the tree in which the session's commands start."""
     return lock.removesuffix(b".lock") + b".tree.run"
 
 
 def machine_note_path(lock: bytes) -> bytes:
-    """Where it is noted, beside the lock, which run the machine is that the session's commands run in."""
+    """The note, beside the lock, of the run of the machine in which the session's commands run."""
     return lock.removesuffix(b".lock") + b".machine.run"
 
 
 def output_path(lock: bytes) -> bytes:
-    """Where an attempt of an experiment leaves, beside the lock, what its command has printed so far."""
+    """The file, beside the lock, with the output of an experiment's attempt so far."""
     return lock.removesuffix(b".lock") + b".output"
 
 
 @contextmanager
 def in_flight(path: bytes | None = None) -> Generator[InFlight]:
-    """Have something in flight for the length of the block; see `InFlight`."""
+    """Have a note for the length of the block; see `InFlight`."""
     found = InFlight(path)
     try:
         yield found
@@ -208,7 +208,7 @@ def in_flight(path: bytes | None = None) -> Generator[InFlight]:
 
 
 def end_orphans(lock: bytes, session: SessionId) -> None:
-    """End what a killed holder has left running, and remove what it has left lying. For who holds the session."""
+    """End the processes of a killed holder, and remove its files. The caller must hold the session."""
     path = note_path(lock)
     try:
         with open(path, "rb") as file:
@@ -246,7 +246,7 @@ def at_work(lock: bytes) -> int:
 
 
 def _members(note: _Note, folder: bytes, session: SessionId) -> Iterator[int]:
-    """The processes that surely belong to what was noted."""
+    """The processes that surely belong to a note."""
     from holdfast.store.catalog.work_lease import process_named
 
     found = {int(name): status for name in os.listdir("/proc") if name.isdigit() and (status := _sid(name))}
@@ -256,11 +256,11 @@ def _members(note: _Note, folder: bytes, session: SessionId) -> Iterator[int]:
         return own in _said(pid, "environ").split(b"\0")
 
     if not note.process:
-        # Killed before it was noted what was started: that was given the directory's name, which no other process has.
+        # Killed before the note had the process: its command line has the directory's name, which no other process has.
         known = found if _OURS.fullmatch(folder) else {}
         named = {pid: sid for pid, sid in known.items() if folder in _begun_as(pid)}
         leaders = [sid for sid in {*named.values()} if sid in named]
-        # (Of one that has ended, its subshells have the command line still.)
+        # Subshells still have the command line of their leader, which has ended.
         leaders += {sid for pid, sid in named.items() if sid not in found and is_own(pid)}
     else:
         _, _, number = note.process.partition(" ")
@@ -271,7 +271,7 @@ def _members(note: _Note, folder: bytes, session: SessionId) -> Iterator[int]:
         for pid, sid in found.items():
             if sid != leader or pid == os.getpid():
                 continue
-            # (Where the leader has ended, its number says less: then each has to be the session's.)
+            # Without its leader, the number is weaker evidence: each process must be the session's own.
             if alive or (leader not in found and is_own(pid)):
                 yield pid
 
@@ -287,8 +287,8 @@ def _sid(name: str) -> int:
 
 
 def _begun_as(pid: int) -> bytes:
-    """The command line and the environment of a process. One that is just beginning its program has neither, for a
-    moment after its starter has been told that it has begun.
+    """The command line and the environment of a process. Shortly after its start, a process that is executing its
+    program has neither.
     """
     for _ in range(_LOOKS):
         said = _said(pid, "cmdline", "environ")
@@ -321,17 +321,17 @@ def lock_path(home: bytes, tenant: str, session: SessionId) -> bytes:
 
 
 def socket_name(session: SessionId) -> bytes:
-    """What the socket is called, beside the lock, where a session is asked that is open."""
+    """The name of the socket, beside the lock, for requests to an open session."""
     return session.encode() + b".sock"
 
 
 @contextmanager
 def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at_rest: bool = False) -> Generator[None]:
-    """Hold a session for the length of the block. What a killed holder has left running is ended first; ``at_rest``:
-    it is left alone, and the session not held (`RefusedError`, code ``left_running``).
+    """Hold a session for the length of the block. The processes of a killed holder are ended first; with ``at_rest``,
+    they are left alone and the session is not held (`RefusedError`, code ``left_running``).
 
-    Raises `LockedError` (code ``session_busy``; at once and with the code ``own_session`` where it is held by a process
-    that waits for this one), `StorageError`.
+    Raises `LockedError` (code ``session_busy``; at once and with the code ``own_session`` if its holder waits for this
+    process), `StorageError`.
     """
     from holdfast.store.catalog.work_lease import this_process
 
@@ -381,14 +381,14 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at
         yield
     finally:
         with suppress(OSError):
-            # (It may have gone with the session, and be another's by now.)
+            # The session may have been deleted, and the path be another session's by now.
             if ours is not None and os.path.samestat(os.stat(path, follow_symlinks=False), ours):
                 _write(path, "")
         lock.__exit__(None, None, None)
 
 
 def remove_lock(path: bytes) -> None:
-    """Remove the lock of a session that was deleted, which this process holds, and what else lies beside it."""
+    """Remove the lock of a deleted session, which this process holds, and the files beside it."""
     notes = (tree_note_path(path), machine_note_path(path), note_path(path), output_path(path))
     beside = (path.removesuffix(b".lock") + b".sock", *notes)
     for name in (*beside, note_path(path) + b".new", path):
@@ -420,7 +420,7 @@ def _holder(path: bytes) -> int | None:
 
 
 def _is_held_above(path: bytes) -> bool:
-    """Whether the process that holds the lock is one that this one descends from, as what it has started does."""
+    """Whether the holder of the lock is an ancestor of this process."""
     holder = _holder(path)
     if holder is None:
         return False

@@ -1,4 +1,4 @@
-"""Asking the process that has a session open, beside that: see `holdfast.engine.sessions.holder.request_server`."""
+"""Requests to the process that has a session open: see `holdfast.engine.sessions.holder.request_server`."""
 
 from __future__ import annotations
 
@@ -44,16 +44,15 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 1.0
 _WORK_SECONDS = 600.0
-"""For what is asked for, once a process answers: a fork of something big takes its time."""
+"""Time for the work, once a process answers: a fork of a large directory is slow."""
 _GONE = "holder_gone"
 
 
 class RemoteSession:
     """A session that another process has open, and answers for. Use it as a context manager.
 
-    What it is asked for raises `LockedError` with the code ``later`` if that process has let go of it, and not begun
-    what was asked for; with another one if there is no answer in time, or it was killed meanwhile: then it is not known
-    whether that was done.
+    Requests raise `LockedError` with the code ``later`` if that process released the session before it began the work.
+    They raise it with another code without an answer in time, or if the process was killed: then the result is unknown.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class RemoteSession:
         return self._tiers.load(SessionHash(name))
 
     def ask(self, ask: SessionRequest, seconds: float = _WORK_SECONDS) -> dict[str, Any]:
-        """Have it do something; the answer. Raises what it raises there; see the class for what else."""
+        """Send a request; its answer. Raises the errors of the other process; see the class for others."""
         call = SessionCall(ask=ask, agent=self._agent, hook=os.environ.get(HOOK_VARIABLE, "")[:100])
         with ExitStack() as stack:
             proofs: list[int] = []
@@ -146,9 +145,9 @@ class RemoteSession:
 def connect(
     lock: bytes, record: SessionRecord, tiers: SessionCheckpointTiers, agent: str, seconds: float
 ) -> RemoteSession | None:
-    """The process that has a session open, if one does that answers within ``seconds``.
+    """The process that has a session open, if one answers within ``seconds``.
 
-    Raises what it says to that: `RefusedError`, or `LockedError` if it is silent.
+    Raises its refusal: `RefusedError`, or `LockedError` if it does not answer.
     """
     folder, name = os.path.dirname(lock), socket_name(record.id)
     connection = private_socket.try_connect(folder, name, _CONNECT_SECONDS)
@@ -172,15 +171,16 @@ _T = TypeVar("_T")
 
 
 class ReachableSession:
-    """A session for what can be asked of it at any time: this process holds it, or asks the process that has it open.
+    """A session for requests that are possible at any time: this process holds it, or asks the process that has it
+    open.
 
-    That process may let go of it at any moment. What it has not begun by then, the next holder does. Use it as a
-    context manager.
+    That process may release it at any moment. The next holder does the work that it has not begun. Use it as a context
+    manager.
     """
 
     def __init__(self, reach: Callable[[float], Session | RemoteSession], seconds: float) -> None:
-        """``reach(until)`` gives the session, waiting for it to that time (`time.monotonic`) at most, which is
-        ``seconds`` from when something is asked for.
+        """``reach(until)`` returns the session, and waits for it at most until that time (`time.monotonic`), which is
+        ``seconds`` after a request.
         """
         self._reach = reach
         self._seconds = seconds

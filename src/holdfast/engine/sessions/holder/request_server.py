@@ -1,8 +1,8 @@
-"""The holder's end of a session's private socket: while the session is open, it is asked here.
+"""The holder's end of a session's private socket, for requests while the session is open.
 
-The process that holds the session does what is asked for, on the thread that uses it, wherever that waits: for a
-command, for the next line at a terminal, for a hook. Who runs supervised cannot open the session's lock for writing: it
-may ask only for what adds to the session, and only if it belongs to a command or a hook of it.
+The holder answers on the thread that uses the session, while it waits: for a command, for the next line at a terminal,
+for a hook. A supervised process cannot open the session's lock for writing: it may only send requests that add to the
+session, and only from a command or a hook of the session.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ LATER = "later"
 
 
 class Served(Protocol):
-    """What answers on the thread that waits for something else."""
+    """Answers requests on a thread that waits."""
 
     def fileno(self) -> int:
-        """A descriptor that can be read when there is something to `serve`."""
+        """A descriptor that is readable when `serve` has work."""
         ...
 
     def serve(self) -> None:
-        """Do what is asked for now."""
+        """Do the requested work."""
         ...
 
 
@@ -69,7 +69,7 @@ def servers_for(door: RequestServer | None, start: ChildStart) -> Generator[Sequ
 
 
 class RequestServer:
-    """Answers what is asked of one session. For the thread that uses the session; nothing blocks but what is done."""
+    """Answers requests to one session. For the thread that uses the session; only the requested work blocks."""
 
     def __init__(self, session: Session, lock: bytes) -> None:
         """``lock`` is the session's lock, which this process holds. Raises `StorageError`."""
@@ -83,27 +83,25 @@ class RequestServer:
         )
 
     def fileno(self) -> int:
-        """A descriptor that can be read when there is something to `serve`."""
+        """A descriptor that is readable when `serve` has work."""
         return self._server.fileno()
 
     def serve(self) -> None:
-        """Do what is asked for now. Raises `KeyboardInterrupt` if there was one meanwhile."""
+        """Do the requested work. Raises `KeyboardInterrupt` if there was one meanwhile."""
         self._server.serve()
         if self._interrupted:
             self._interrupted = False
             raise KeyboardInterrupt
 
     def close(self) -> None:
-        """Answer no more, and remove the socket. Who has asked for something by now that was not begun is told
-        so.
-        """
+        """Stop answering, and remove the socket. Clients whose request was not begun get an error."""
         self._server.close()
         what = f"the session {self._session.id} has just been closed"
         self._server.hang_up(messages.encode_error(LockedError(what, code=LATER)))
 
     @property
     def in_hook(self) -> bool:
-        """Whether a hook runs: what that asks for is done without hooks, or there would be no end of them."""
+        """Whether a hook runs: its requests run no hooks, which could otherwise recurse without end."""
         return bool(self._hook)
 
     @contextmanager

@@ -25,19 +25,17 @@ if TYPE_CHECKING:
 _LOCK_WAIT = 2.0
 """Seconds that it waits for a process that changes the tree: one that wants the session waits as well."""
 _HOOKS_SHARE = 3
-"""A hook may take one part in so many of how long a command waits for the session: there is one before and one after
-it is saved.
-"""
+"""A hook's share of the time that a command waits for the session: there is one before and one after the save."""
 
 
 def save_idle(opener: Opener, name: str) -> float | None:
-    """Save the state of a session if its idle trigger wants that, in its owner's name, with its hooks: 0, then. Else
-    seconds until it will; None: it will not before something happens in the session, or the session is gone.
+    """Save a session's state if its idle trigger is due, in its owner's name, with its hooks: returns 0. Otherwise the
+    seconds until it is due; None if it is not due before the session changes, or the session is gone.
 
-    The session is held for as long as that takes; one that another process has open is left alone at once
-    (`LockedError`). So is one that is not at rest, or whose directory is not what it was, with all that there is to
-    mend, for the process that opens it (`RefusedError`: ``left_running``, ``cut_short``, ``half_way``,
-    ``not_as_noted``, ``not_mounted``, ``emptied``). Raises also what `Session.checkpoint` does.
+    The session is held meanwhile; one that another process has open is skipped at once (`LockedError`). So is a session
+    that has running processes, another directory than recorded, or work to recover: that is for the process that opens
+    it (`RefusedError`: ``left_running``, ``cut_short``, ``half_way``, ``not_as_noted``, ``not_mounted``, ``emptied``).
+    Raises also as `Session.checkpoint`.
     """
     home = opener.open_home()
     rows, clock, session = SessionCheckpointTiers(home).rows, home.store.catalog.clock, SessionId(name)
@@ -82,9 +80,9 @@ def save_idle(opener: Opener, name: str) -> float | None:
 
 
 def _wait_little(settings: Settings) -> Settings:
-    """Have what is done here wait so little that a process that wants the session meanwhile is not refused it."""
+    """Settings with waits so short that a process which wants the session meanwhile still gets it."""
     lock, hooks = settings.lock, settings.hooks
-    # (Where no process waits for a session, a hook holds none up.)
+    # If no process waits for a session, a hook delays none.
     longest = min(hooks.timeout, lock.timeout / _HOOKS_SHARE) or hooks.timeout
     return settings._replace(
         lock=lock._replace(timeout=min(lock.timeout, _LOCK_WAIT)), hooks=hooks._replace(timeout=longest)

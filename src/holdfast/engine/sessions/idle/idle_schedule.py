@@ -1,9 +1,9 @@
-"""Having idle sessions saved that no process opens: which of them, when, and by a process that is there for as long.
+"""Saving idle sessions that no process opens: which ones, when, and by which process.
 
-The catalog is asked at a moderate pace which sessions have something unsaved; a process is started only for those that
-no process has open and that have been left alone for long enough. It does all the work, so that its starter, a
-watcher, is not held up by a large directory, a hook, or its own socket. No thread waits for it: a watcher that had one
-would scan large trees without a second process (`holdfast.files.linux.forked_worker`).
+The catalog is asked periodically for sessions with unsaved changes; a process is started only for those that no process
+has open and that were idle for long enough. That process does all the work, so that its starter, a watcher, is not
+delayed by a large directory, a hook, or its own socket. No thread waits for it: a watcher with threads would have to
+scan large trees without a second process (`holdfast.files.linux.forked_worker`).
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ _FIRST_RETRY = 30.0
 _LAST_RETRY = 3600.0
 _LEAST_WAIT = 1.0
 _SHARE = 3
-"""The catalog is asked so many times in the time that a session has to be idle for."""
+"""The catalog is asked this many times within the idle time of a session."""
 _SHORTEST, _LONGEST = 1.0, 30.0
-"""But never more often, and never less often."""
+"""But never more often, and never less often, than these intervals."""
 _GLANCE = 0.25
 """How often it is looked whether a process has ended."""
 _PIECE = 1 << 16
 _AT_ONCE = 20
-"""So many sessions are given to one process."""
+"""The most sessions for one process."""
 _MOST_SECONDS = 600.0
 """So long may that take."""
 _END_SECONDS = 5.0
 
 
 class _Attempt:
-    """What came of trying to save a session."""
+    """The attempts to save a session."""
 
     __slots__ = ("failures", "not_before", "revision", "said")
 
     def __init__(self, revision: int, said: str) -> None:
         self.revision = revision
-        """The journal's: all but ``said`` is of that one alone."""
+        """The journal's revision: everything but ``said`` is about that revision."""
         self.not_before = 0.0
         self.failures = 0
         self.said = said
-        """Why it failed the last time that this was told."""
+        """The last reported reason of a failure."""
 
 
 class IdlePlan:
@@ -72,8 +72,8 @@ class IdlePlan:
         self._tries: dict[SessionId, _Attempt] = {}
 
     def choose(self, unsaved: Iterable[UnsavedSession], is_open: Callable[[SessionId], bool]) -> list[SessionId]:
-        """Some of ``unsaved``, which is all that there are, to be tried now. Until it is told what came of it, each is
-        chosen again.
+        """Some of ``unsaved``, all sessions with unsaved changes, to try now. Each is chosen again until its result is
+        reported.
         """
         before, self._tries = self._tries, {}
         chosen: list[SessionId] = []
@@ -89,12 +89,12 @@ class IdlePlan:
         return chosen
 
     def later(self, session: SessionId, seconds: float | None) -> None:
-        """It need not be tried for so many seconds (None: before something happens in it)."""
+        """Not to be tried again for ``seconds`` (None: until it changes)."""
         wait = float("inf") if seconds is None else max(_LEAST_WAIT, seconds)
         self._tries[session].not_before = self._clock.monotonic() + wait
 
     def failed(self, session: SessionId, why: str = "") -> bool:
-        """It could not be saved: it is tried again, and each time later. Whether ``why`` has to be reported."""
+        """It could not be saved: it is tried again, each time later. Whether ``why`` must be reported."""
         tried = self._tries[session]
         wait = min(_FIRST_RETRY * 2.0 ** min(tried.failures, 20), _LAST_RETRY)
         tried.not_before = self._clock.monotonic() + wait
@@ -130,15 +130,13 @@ class _SaveProcess:
         return over
 
     def end(self) -> None:
-        """End it at once, and whatever hook it runs with it."""
+        """End it at once, and its running hook."""
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
 
     def said(self) -> list[save_process.SaveReport]:
-        """What it has said of each, in order, when it is over; of those behind one that it did not come to an end with,
-        nothing.
-        """
+        """Its reports of each session, in order, after its end; none of those after the one it was interrupted in."""
         assert self._process.stdout is not None
         self._process.stdout.close()
         said = save_process.decode_reports(self._answer)
@@ -166,11 +164,11 @@ class IdleSaver:
         self._failure = ""
 
     def due_in(self) -> float:
-        """Seconds until `turn` has something to do."""
+        """Seconds until `turn` has work."""
         return max(0.0, self._due_at - self._clock.monotonic())
 
     def turn(self) -> None:
-        """Do what is due. What goes wrong is logged, once."""
+        """Do the work that is due. Each error is logged once."""
         if self.due_in() > 0:
             return
         try:
@@ -221,7 +219,7 @@ class IdleSaver:
 
 
 def _note(plan: IdlePlan, said: save_process.SaveReport) -> None:
-    """Keep in mind what became of a session, and tell what a person should know."""
+    """Remember the result for a session, and log it if a person should know."""
     if said.error is None:
         plan.later(said.session, None if said.seconds == 0 else said.seconds)
         if said.seconds == 0:

@@ -1,7 +1,7 @@
-"""The process that saves idle sessions, one after the other: what it is told, and what it says of each.
+"""The process that saves idle sessions, one after the other: its order, and its reports.
 
-It has its order from its standard input, and says each line on its standard output as soon as that is known. Killed at
-any moment, it has saved a session or has not; the process that started it may be gone.
+It reads its order from standard input, and writes each report to standard output at once. Killed at any moment, it has
+saved a session or has not; its starter may be gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PATH = "PYTHONPATH"
 
 
 class SaveOrder(NamedTuple):
-    """What to do."""
+    """The order for the process."""
 
     home: bytes
     flags: Mapping[str, object]
@@ -35,7 +35,7 @@ class SaveOrder(NamedTuple):
     sessions: Sequence[SessionId]
     log_level: Level
     python_path: str | None
-    """What hooks are to have as PYTHONPATH: the process itself is started with another one."""
+    """The PYTHONPATH for hooks: the process itself has another one."""
 
     def encode(self) -> bytes:
         """As it is given to the process."""
@@ -43,14 +43,14 @@ class SaveOrder(NamedTuple):
 
 
 def decode_order(given: bytes) -> SaveOrder:
-    """What was given."""
+    """The order in these bytes."""
     fields: dict[str, Any] = json.loads(given)
     fields["home"] = parse_display(fields["home"])
     return SaveOrder(**fields)
 
 
 class SaveReport(NamedTuple):
-    """What became of one session."""
+    """The result for one session."""
 
     session: SessionId
     seconds: float | None = None
@@ -64,7 +64,7 @@ def save_order(home: bytes, flags: Mapping[str, object], sessions: Sequence[Sess
 
 
 def decode_reports(said: bytes) -> list[SaveReport]:
-    """What the process has said before it ended, or was ended."""
+    """The reports that the process wrote before its end."""
     found: list[SaveReport] = []
     for line in said.splitlines(keepends=True):
         if line.endswith(b"\n"):

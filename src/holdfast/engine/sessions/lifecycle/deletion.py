@@ -38,10 +38,10 @@ _LOG = Log(__name__)
 
 
 def only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
-    """What the directory of a session holds now that no checkpoint does, and that the directory ``here`` has not.
+    """Files in the directory of a session that no checkpoint holds, and that the directory ``here`` does not have
+    (None: its origin, if known).
 
-    (None: the one that it was made of, if that is known.) Where it cannot be looked at, what its newest checkpoint says
-    of that. Changes nothing.
+    If the directory cannot be read, the list in its newest checkpoint. Changes nothing.
     """
     if record.workspace is None:
         return []
@@ -69,7 +69,7 @@ def find_only_in(opener: Opener, record: SessionRecord, here: bytes | None = Non
 
 
 def _origin(opener: Opener, record: SessionRecord) -> bytes | None:
-    """The directory that a fork was made of, wherever it was seen last."""
+    """The directory that a fork was made from, where it was last seen."""
     try:
         return None if record.origin is None else last_seen_path(opener.store().catalog.workspace(record.origin).path)
     except NotFoundError:
@@ -80,8 +80,8 @@ def delete(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord,
     """Delete a session; of a fork, its directory, its workspace, and that workspace's checkpoints as well. A directory
     that was moved elsewhere stays. ``look`` as in `preview_deletion`.
 
-    Raises `RefusedError` while other forks stand on what goes with it (code ``has_forks``), or other sessions work in
-    its directory (``in_use``), or `preview_deletion` does.
+    Raises `RefusedError` while other forks depend on it (code ``has_forks``), or other sessions work in its directory
+    (``in_use``), and as `preview_deletion`.
     """
     goes = preview_deletion(opener, record, look=look)
     end_machine(opener, record)
@@ -122,9 +122,9 @@ def end_machine(opener: Opener, record: SessionRecord) -> bool:
 
 
 def preview_deletion(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
-    """What would go with a session now. ``look``: also what no checkpoint holds of a fork's directory, for which all of
-    that is walked. Deletes nothing. Raises `RefusedError` if something is mounted over that (``mounted_over``), or a
-    process works on in it that a command has left running (``left_running``).
+    """The result that a deletion would have now. ``look``: with the files of a fork's directory that no checkpoint
+    holds, which requires a scan. Deletes nothing. Raises `RefusedError` if another file system is mounted over the
+    directory (``mounted_over``), or a background process of a command uses it (``left_running``).
     """
     from holdfast.engine.opening.missing_workspaces import find_moved
 
@@ -145,7 +145,7 @@ def preview_deletion(opener: Opener, record: SessionRecord, *, look: bool) -> De
                 return nothing._replace(not_found=path)
         path = moved or path
     if made and not any(under(os.path.realpath(path), place) for place in made):
-        # (Who has used it where it was moved to has noted that.)
+        # A later use at the new place has recorded it.
         return nothing._replace(not_found=made[0] if path == seen else seen, now_at=path)
     if record.purpose == "fork":
         _refuse_running(opener, record, path)
@@ -179,8 +179,8 @@ def _fork_paths(opener: Opener, record: SessionRecord) -> list[bytes]:
 
 
 def _is_at(opener: Opener, path: bytes, workspace: WorkspaceRow) -> bool:
-    """Whether a fork's own directory is at ``path``. (The numbers of devices may be others after a restart, and what is
-    mounted there, others may have mounted; those of inodes are used anew.)
+    """Whether ``path`` has a fork's own directory. Device numbers may change with a restart, others may have mounted
+    the file system there, and inode numbers are reused.
     """
     if not os.path.lexists(path):
         return False
@@ -205,8 +205,8 @@ def _workspaces(opener: Opener, record: SessionRecord) -> list[WorkspaceRow]:
 def _refuse_forks_of(
     opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord, workspaces: Iterable[WorkspaceRow]
 ) -> None:
-    """What is noted of a fork's directory is in the workspace's folder, the directory itself may lie in that of the
-    session, and its first checkpoint stands on one of the workspace's.
+    """Refuse while forks depend on the directory: the records of a fork's directory are in the workspace's folder, the
+    directory itself may be in the session's, and its first checkpoint follows one of the workspace's.
     """
     catalog = opener.store().catalog
     mine = {one.id: last_seen_path(one.path) for one in workspaces}
@@ -243,7 +243,7 @@ def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequenc
     _detach_inside(workspaces)
     for provider in known_providers(
         opener, record
-    ):  # (one that was passed over may have been killed while it cleaned up)
+    ):  # a skipped process may have been killed during its clean-up
         for allocation in provider.tokens():
             provider.cleanup(allocation.token)
     place = record.place
@@ -251,15 +251,13 @@ def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequenc
         return
     if record.status == "making" and not workspaces:
         with suppress(OSError):
-            os.rmdir(place)  # nothing was written into it yet: what is in there is not ours
+            os.rmdir(place)  # nothing was written there yet: its contents are not ours
         return
     remove_whole(place)
 
 
 def _detach_inside(workspaces: Iterable[WorkspaceRow]) -> None:
-    """Take away what was mounted in there, such as directories from elsewhere: that is no part of a fork, and
-    what it shows stays where it is.
-    """
+    """Detach mounts inside, such as directories from other places: they are no part of a fork, and their files stay."""
     for one in workspaces:
         root = last_seen_path(one.path)
         for point in mounted_at(root, below=True):
@@ -268,14 +266,14 @@ def _detach_inside(workspaces: Iterable[WorkspaceRow]) -> None:
 
 
 def _refuse_mounted_over(opener: Opener, record: SessionRecord) -> None:
-    """Raise `RefusedError` if something is mounted over a fork's directory."""
+    """Raise `RefusedError` if another file system is mounted over a fork's directory."""
     for one in _workspaces(opener, record):
         refuse_others(last_seen_path(one.path), below=1 if record.provider == "zfs" else 0)  # (its dataset)
 
 
 def _refuse_others(opener: Opener, record: SessionRecord, workspaces: Iterable[WorkspaceRow]) -> None:
-    """Raise `RefusedError` if something else has come in the place of the directory that was made for a fork. (One that
-    is not mounted any more is empty; and the numbers of devices may be others after a restart.)
+    """Raise `RefusedError` if another directory has replaced the one that was made for a fork. An unmounted one is
+    empty, and device numbers may change with a restart.
     """
     for one in workspaces:
         path = last_seen_path(one.path)
@@ -286,7 +284,7 @@ def _refuse_others(opener: Opener, record: SessionRecord, workspaces: Iterable[W
 
 
 def _let_go(opener: Opener, workspace: WorkspaceRow) -> None:
-    """Let the workspace of a fork go that is deleted, and forget what nothing else stands on."""
+    """Release the workspace of a deleted fork, and forget its checkpoints that no other depends on."""
     from holdfast.engine.forks.unmount_to_directory import discard
 
     home = opener.open_home()

@@ -1,6 +1,6 @@
 """Forks of sessions: a directory of its own, registered as a workspace, and a session that works in it.
 
-What is about to be made is in the catalog before it is, and is the sweep's to remove until all of it is there.
+The catalog has a record before anything is made, and the sweep removes an incomplete fork.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def paths_of(context: Context, root: Hash) -> set[bytes]:
 
 
 def inherit_index(source: Context, copy: Context, root: Hash, *, begun: int) -> None:
-    """Have the next look at ``copy``, which a provider has just made as a copy of ``source``, read only what is not
-    known: if the manifest ``root`` is what was saved of the source last, and the copy was begun after ``begun`` (see
-    `inherit`). No process works in the copy yet. A failure is logged: the look is slower.
+    """Let the next scan of ``copy``, a provider's fresh copy of ``source``, read only unknown files. This requires that
+    the manifest ``root`` is the last saved state of the source, and that the copy began after ``begun`` (see
+    `inherit`). No process works in the copy yet. A failure is logged: the scan is slower.
     """
     from holdfast.files.scan.inherited_index import inherit
 
@@ -90,7 +90,7 @@ class _Made(NamedTuple):
 
 
 class ForkRequest(NamedTuple):
-    """What a fork is to be: the arguments of `Session.fork`."""
+    """The arguments of `Session.fork`."""
 
     name: str | None
     """None: any."""
@@ -110,7 +110,7 @@ def fork(
     *,
     now: bool,
 ) -> ForkResult:
-    """Make a fork of the state ``point``; ``now``: that is what the directory of ``parent`` holds. See `Session.fork`.
+    """Make a fork of the state ``point``; ``now``: the directory of ``parent`` has that state. See `Session.fork`.
 
     The caller holds ``parent``.
     """
@@ -214,8 +214,8 @@ def _begin(
 
 
 def keep(rows: SessionRows, record: SessionRecord, now: int) -> SessionRecord:
-    """Have a fork stay: an experiment's becomes one that outlives the experiment, and none expires before
-    ``session.fork_ttl`` has passed from ``now`` (microseconds). What it is then.
+    """Keep a fork: an experiment's fork then outlives the experiment, and no fork expires before ``session.fork_ttl``
+    has passed from ``now`` (microseconds). Returns the new record.
     """
     ref = rows.ref(ref_name("fork" if record.purpose == "fork" else "experiment", record.id))
     if ref is None:
@@ -240,10 +240,10 @@ def _clear(scope: SessionScope, session: SessionId) -> None:
 
 
 class _Providers:
-    """Which provider makes the directory: the one that is wanted, or the best one that can at this moment."""
+    """Chooses the provider that makes the directory: the requested one, or the best usable one."""
 
     def __init__(self, context: Context, session: SessionId, asked: str | None, *, with_ignored: bool) -> None:
-        """``asked`` is the one that the agent has named, if any. Raises `UnsupportedError` if there is none."""
+        """``asked`` is the provider that the agent named, if any. Raises `UnsupportedError` if there is none."""
         from holdfast.engine.forks.workspace_providers import providers_of
         from holdfast.snapshot.provider_selection import AUTOMATIC
 
@@ -268,8 +268,8 @@ class _Providers:
         )
 
     def pass_over(self, refusal: RefusedError | StorageError) -> None:
-        """The provider that was chosen has refused, or failed: choose the next one. Raises the refusal where it is not
-        one that another provider need not share, or this one is wanted; `UnsupportedError` if no other can be used.
+        """The chosen provider has refused, or failed: choose the next one. Raises the refusal if another provider would
+        share it, or this one was requested; `UnsupportedError` if no other can be used.
         """
         from holdfast.snapshot.provider_selection import AUTOMATIC
 
@@ -285,9 +285,9 @@ class _Providers:
 def _provided(
     scope: SessionScope, point: SessionCheckpoint, providers: _Providers, on_branch: str, *, now: bool
 ) -> _Made | None:
-    """Have a provider make the directory, and bring it to the state; None: it has refused, and another one is chosen.
+    """Let a provider make the directory, and bring it to the state; None: it has refused, and another one was chosen.
 
-    With ignored files if they are asked for, whatever the provider carries.
+    Ignored files are included if requested, whatever the provider copies by itself.
     """
     from holdfast.engine.workspace.workspace import Workspace
 
@@ -297,7 +297,7 @@ def _provided(
     carries = choice.capabilities.carries_ignored
     begun = time.time_ns()
     try:
-        # (What carries .git, and was not asked for ignored files, is without it before anything runs there.)
+        # A provider that copies .git leaves it out before any command runs, unless ignored files were requested.
         prepared = choice.provider.prepare("worktree", with_git=providers.with_ignored, on_branch=on_branch)
     except (RefusedError, StorageError) as error:
         providers.pass_over(error)
@@ -310,7 +310,7 @@ def _provided(
         inherit_index(scope.context, context, saved.root, begun=begun)
     with context.lock():
         first = create_first_checkpoint(context, saved)
-    # What carries everything holds the state as it is, or is changed at this moment: the next look at it tells.
+    # A complete copy has the state, or includes changes of this moment, which its next scan finds.
     if not (now and carries):
         catalog, workspace = context.catalog, Workspace(scope.opener, context)
         same = catalog.checkpoint(first).root == saved.root
@@ -324,9 +324,7 @@ def _provided(
 
 
 def _remove_extra(context: Context, tree: CheckpointId, directory: bytes) -> None:
-    """Take out of a copy that holds everything what the tree does not: ignored files, and what else no checkpoint
-    holds.
-    """
+    """Remove files from a complete copy that the tree lacks: ignored files, and others that no checkpoint holds."""
     from holdfast.files.directories.pruned_copy import keep_only
 
     root = context.catalog.checkpoint(tree).root

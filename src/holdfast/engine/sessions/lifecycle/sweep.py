@@ -1,7 +1,7 @@
-"""Upkeep of sessions, by whatever command comes by: there is no daemon.
+"""Upkeep of sessions, by any command that runs: there is no daemon.
 
-Every command in a session asks whether anything is due, and that alone is what this module loads for; what deletes and
-keeps is loaded by the sweep itself.
+Every command in a session checks whether a sweep is due, and this module imports only what that needs; the sweep
+imports deletion and tiers itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def is_due(home: HomeContext, tiers: SessionCheckpointTiers) -> bool:
 
 
 def sweep_if_due(opener: Opener) -> None:
-    """`sweep` if there is anything to do; what goes wrong is logged."""
+    """`sweep` if it is due; errors are logged."""
     home = opener.open_home()
     tiers = SessionCheckpointTiers(home)
     try:
@@ -53,10 +53,10 @@ def sweep_if_due(opener: Opener) -> None:
 
 
 def sweep(opener: Opener, home: HomeContext, tiers: SessionCheckpointTiers) -> Swept:
-    """Remove sessions that were cut short or have expired, then move old states to their tiers. A fork whose directory
-    holds what no checkpoint does stays, which is said.
+    """Remove sessions that were cut short or have expired, then move old states to their tiers. A fork with files that
+    no checkpoint holds stays, with a warning.
 
-    One sweep runs at a time: while another does, nothing happens. Killed anywhere, the next one goes on.
+    One sweep runs at a time: a second one does nothing. After a kill, the next one continues.
     """
     catalog = home.store.catalog
     lease = Lease(catalog.database, catalog.tenant, LEASE, catalog.clock)
@@ -74,7 +74,7 @@ def sweep(opener: Opener, home: HomeContext, tiers: SessionCheckpointTiers) -> S
 
 
 def _expired(home: HomeContext, tiers: SessionCheckpointTiers) -> list[SessionRecord]:
-    """The sessions that have expired, and no process has open; a fork before what it was forked from."""
+    """The expired sessions that no process has open; forks before their origin."""
     known = {record.id: record for record in tiers.rows.list()}
     records = sorted(known.values(), key=lambda record: len(_line(record, known)), reverse=True)
     directory = home.home
@@ -103,7 +103,7 @@ def _is_expired(
 
 
 def _is_used(catalog: Catalog, record: SessionRecord, known: Mapping[SessionId, SessionRecord], most: float) -> bool:
-    """Whether another session works in a fork's directory, or that is saved, or something was saved by request."""
+    """Whether another session works in a fork's directory, or it was saved recently, or by request."""
     if record.workspace is None:
         return False
     if any(one.workspace == record.workspace and one.id != record.id for one in known.values()):
@@ -114,9 +114,9 @@ def _is_used(catalog: Catalog, record: SessionRecord, known: Mapping[SessionId, 
 
 
 def _must_stay(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord) -> bool:
-    """Whether a fork's directory holds what would be lost with it. What was not saved of a fork is saved; where no
-    checkpoint can hold it, the fork is kept, and that is said. It is not idle any more then: it is not looked at again
-    before ``session.fork_ttl`` has passed.
+    """Whether a fork's directory has files that would be lost with it. Its unsaved changes are saved; if no checkpoint
+    can hold them, the fork stays, with a warning. It then counts as used, so it is not checked again before
+    ``session.fork_ttl`` has passed.
     """
     from holdfast.engine.sessions.lifecycle.deletion import find_only_in, preview_deletion
     from holdfast.engine.sessions.lifecycle.fork_creation import keep
@@ -153,7 +153,7 @@ def _must_stay(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRec
 
 
 def _line(record: SessionRecord, known: Mapping[SessionId, SessionRecord]) -> list[SessionRecord]:
-    """A fork, what it was made from, and so on, as far as that is there."""
+    """A fork, its origin, and so on, as far as they exist."""
     found = [record]
     while len(found) <= len(known) and found[-1].parent is not None and found[-1].parent in known:
         found.append(known[found[-1].parent])
