@@ -241,9 +241,7 @@ def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequenc
     if record.status != "making":
         _refuse_others(opener, record, workspaces)
     _detach_inside(workspaces)
-    for provider in known_providers(
-        opener, record
-    ):  # a skipped process may have been killed during its clean-up
+    for provider in known_providers(opener, record):  # a skipped process may have been killed during its clean-up
         for allocation in provider.tokens():
             provider.cleanup(allocation.token)
     place = record.place
