@@ -1,4 +1,4 @@
-"""The forks of an experiment: several are made at once, and all of them go at its end, but for those that are kept."""
+"""The forks of an experiment: several are made at once, and all of them are deleted at its end, except kept ones."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class AttemptForks:
         self._made: list[tuple[Attempt, ForkResult]] = []
         self._lock = threading.Lock()
         self.at_once = 0 if session.has_hooks("fork") else min(_MOST_AT_ONCE, parallel)
-        """So many are made at once, each on a thread of its own; 0: one after the other, by the thread that holds the
-        session, as what hooks ask of it is answered there.
+        """How many are made at once, each on its own thread; 0: one after the other, on the thread that holds the
+        session, which answers the requests of hooks.
         """
 
     def make(self, attempt: Attempt) -> ForkResult:
-        """Make the fork for ``attempt``. Raises as `Session.fork`; then nothing of it is left."""
+        """Make the fork for ``attempt``. Raises as `Session.fork`; then nothing of it remains."""
         name = f"try-{self._identity}-{attempt.number}"
         order = self._order
         fork = self._session.fork
@@ -75,7 +75,7 @@ class AttemptForks:
         return made
 
     def _metadata(self, attempt: Attempt) -> dict[str, str]:
-        """What `experiments.records` reads of a fork, while the experiment goes on and after it."""
+        """The facts about a fork that `experiments.records` reads, during and after the experiment."""
         order = self._order
         score = order.score
         tree = self._point.state.tree
@@ -94,18 +94,18 @@ class AttemptForks:
         }
 
     def count_made(self) -> None:
-        """Have the session's journal tell of those that were made beside it. For the thread that holds it."""
+        """Record in the session's journal the forks that other threads made. For the thread that holds it."""
         if self.at_once:
             self._session.count_forks(len(self._made))
 
     def keep(self, only: SessionId | None = None) -> None:
-        """Have all that were made stay, or ``only`` that one: `delete` leaves it. What does not work is logged."""
+        """Keep all forks, or only the fork ``only``: `delete` leaves them. Failures are logged."""
         kept = [(attempt, fork) for attempt, fork in self._made if only in (None, fork.id)]
         self._made = [made for made in self._made if made not in kept]
         self._each(kept, keep=True)
 
     def delete(self) -> None:
-        """Delete all that were made and are not kept. What does not work is logged; the next sweep tries again."""
+        """Delete all forks that are not kept. Failures are logged; the next sweep tries again."""
         self._each(self._made, keep=False)
 
     def _each(self, made: Sequence[tuple[Attempt, ForkResult]], *, keep: bool) -> None:
@@ -117,7 +117,7 @@ class AttemptForks:
         try:
             with self._sessions() as sessions:
                 if not keep:
-                    sessions.delete(fork.id, look=False)  # somebody has looked when the attempt ended
+                    sessions.delete(fork.id, look=False)  # it was scanned at the end of the attempt
                     return
                 with sessions.open(fork.id) as session:
                     session.keep()
@@ -127,13 +127,13 @@ class AttemptForks:
 
 
 def clipped(text: str) -> str:
-    """A name or a command, as what is said of a state can hold it."""
+    """A name or a command in the length that a state's metadata allows."""
     return display(os.fsencode(text))[:_MOST_SAID]
 
 
 def unclipped(text: str) -> str:
-    """What `clipped` was given, as far as it was kept."""
+    """The argument of `clipped`, as far as it was kept."""
     try:
         return os.fsdecode(parse_display(text))
     except UsageError:
-        return text  # (it was cut inside of an escape)
+        return text  # it was cut inside an escape

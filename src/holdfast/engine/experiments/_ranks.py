@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.model.ids import CheckpointId
 
 MAX_PAIRS = 45
-"""So many pairs of attempts are compared with each other (all, of ten); of more attempts, each with the best."""
+"""The most pairs of attempts to compare (all, of ten); with more attempts, each is compared with the best."""
 
 _NEVER = math.inf
 
@@ -26,10 +26,10 @@ _NEVER = math.inf
 def rank(outcomes: Sequence[Outcome], measure: Measure, *, highest: bool = False) -> list[Outcome]:
     """``outcomes``, the best first.
 
-    What succeeded comes before what failed, that before what did not run to its end. Among those that are alike, the
-    lower exit code, the shorter output, or the shorter duration is the better; by ``score`` the lower one (with
-    ``highest`` the higher), whatever the exit code, and what has no score is last. Ties go to the quicker, then to who
-    was named first.
+    Successful attempts come first, then failed ones, then incomplete ones. Within each group the lower exit code, the
+    shorter output, or the shorter duration is better. By ``score`` the lower one is better (with ``highest`` the
+    higher), whatever the exit code, and attempts without a score are last. Ties go to the quicker one, then to the one
+    that was named first.
     """
     return sorted(outcomes, key=lambda one: (*_rank(one, measure, highest), one.duration_ms, one.attempt.number))
 
@@ -50,7 +50,7 @@ def _rank(outcome: Outcome, measure: Measure, highest: bool) -> tuple[float, ...
 
 
 def _printed(outcome: Outcome) -> float:
-    """How much it has printed; most, if something was left out."""
+    """The size of its output; infinite if a part was left out."""
     if outcome.result is None or outcome.result.truncated:
         return _NEVER
     return len(outcome.result.stdout)

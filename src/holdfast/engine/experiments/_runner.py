@@ -57,9 +57,9 @@ class AttemptRunner:
         stop: threading.Event,
         door: RequestServer | None = None,
     ) -> None:
-        """Every fork has to begin with the tree ``began``, and is made of the directory ``root``. ``stop`` ends all of
-        them: what runs is ended with its children, what waits is not begun. What is asked at ``door`` is done while
-        they run, on the thread of `run`.
+        """Every fork must begin with the tree ``began``, and is made from the directory ``root``. ``stop`` ends all
+        attempts: running ones with their children, and waiting ones are not started. Requests at ``door`` are served
+        meanwhile, on the thread of `run`.
         """
         self._door = door
         self._order = order
@@ -71,18 +71,18 @@ class AttemptRunner:
         self._stop = stop
 
     def run(self, forks: AttemptForks, parallel: int) -> list[Outcome]:
-        """Run every attempt in a fork of its own, which it begins in as soon as that is there, ``parallel`` of them at
-        once; how they ended, in their order.
+        """Run every attempt in a fork of its own, as soon as the fork is made, ``parallel`` of them at once; their
+        results, in their order.
 
-        If one fails in a way that is no attempt's own, or a fork cannot be made, the others are stopped, and that is
-        raised. No thread and no command of it is left when this returns or raises; forks are.
+        If a fork cannot be made, or an error is not the attempt's own, the others are stopped, and the error is raised.
+        When this returns or raises, all threads and commands have ended; forks remain.
         """
         attempts = self._order.attempts
         with ExitStack() as behind:
             ended = os.eventfd(0, os.EFD_CLOEXEC)
             behind.callback(os.close, ended)  # when no thread is left that tells of an end
             pool = behind.enter_context(ThreadPoolExecutor(parallel, thread_name_prefix="attempt"))
-            # (It ends first: what it has made goes on in the other one.)
+            # This pool ends first: its forks continue in the other pool.
             making = behind.enter_context(ThreadPoolExecutor(max(1, forks.at_once), thread_name_prefix="fork"))
 
             def begin(attempt: Attempt) -> Future[Outcome]:
@@ -117,7 +117,7 @@ class AttemptRunner:
         return made
 
     def _serve_until(self, begun: Sequence[Future[Outcome]], ended: int) -> None:
-        """Do what is asked of the session until all have ended, of which the eventfd ``ended`` tells."""
+        """Serve requests to the session until all attempts have ended, which the eventfd ``ended`` signals."""
         if self._door is None:
             return
         for future in begun:
@@ -133,7 +133,7 @@ class AttemptRunner:
                     self._door.serve()
 
     def scored(self, outcome: Outcome, score: Score) -> Outcome:
-        """An attempt with the score that a function gives it. What that raises is why it has none."""
+        """An attempt with the score that a function gives it. An error of the function is the reason for no score."""
         if outcome.phase not in ("done", "failed") or outcome.result is None:
             return outcome
         self.report(outcome.attempt, "scoring")
@@ -242,8 +242,8 @@ class AttemptRunner:
 
 
 class _OutputFile:
-    """What a command has printed, for other processes to show while it runs: the last part, in bounded room. It is no
-    more than a view: a disk that is full stops nothing.
+    """The output of a command so far, for other processes to show: its last part, in bounded space. It is only a view:
+    a full disk stops nothing.
     """
 
     def __init__(self, path: bytes) -> None:
@@ -264,7 +264,7 @@ class _OutputFile:
                 os.unlink(self._path)
 
     def add(self, data: bytes) -> None:
-        """Take what comes next."""
+        """Add the next bytes."""
         if self._file is None:
             return
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What is tried in an experiment, how each attempt ended, and how they compare."""
+"""The attempts of an experiment, their results, and their comparison."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Attempt(NamedTuple):
     number: int
     """From 1, in the order in which they were given."""
     name: str
-    """What people call it; no other attempt of the experiment has the name."""
+    """Its name, which is unique in the experiment."""
     command: str
     env: Mapping[str, str] = {}
-    """Variables beside those of the session."""
+    """Variables in addition to the session's."""
     shell: ShellName | None = None
     """None: the session's."""
     timeout_seconds: float | None = None
@@ -65,7 +65,7 @@ class Order(NamedTuple):
     with_ignored: bool = False
     """Whether the forks have to hold what ignore rules leave out, too."""
     provider: str | None = None
-    """What makes the forks; None: the best that can be had."""
+    """The provider of the forks; None: the best available one."""
 
 
 class Outcome(NamedTuple):
@@ -74,11 +74,11 @@ class Outcome(NamedTuple):
     attempt: Attempt
     phase: Phase
     fork: SessionId | None
-    """The session that it ran in; None if none could be made. It is gone by now, unless forks are kept."""
+    """The session that it ran in; None if none could be made. It is deleted by now, unless forks are kept."""
     root: bytes
     """The directory of that session."""
     result: CommandResult | None
-    """None: the command was not run, or it is not known how it ended."""
+    """None: the command did not run, or its end is unknown."""
     duration_ms: int
     before: CheckpointId | None
     """The tree that the command found: that of the session, or what the setup made of it."""
@@ -86,9 +86,9 @@ class Outcome(NamedTuple):
     """The tree that it left; the same one if it changed nothing."""
     score: float | None = None
     error: str = ""
-    """Why it did not run to its end, or has no score; for people."""
+    """Why it ended early, or has no score; for people."""
     not_captured: Sequence[NotCaptured] = ()
-    """What is in its directory alone, and in no checkpoint, such as a file that is too large."""
+    """Files in its directory that no checkpoint holds, such as one that is too large."""
 
     @property
     def succeeded(self) -> bool:
@@ -97,7 +97,7 @@ class Outcome(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """About all attempts together. Durations are of those that ran to an end of their own; 0 if none did."""
+    """Figures of all attempts together. Durations are of attempts that ended by themselves; 0 without any."""
 
     attempts: int
     succeeded: int
@@ -118,7 +118,7 @@ class Difference(NamedTuple):
     a: int
     b: int
     exit_code: int
-    """That of ``a`` minus that of ``b``; 0 if either has none."""
+    """The exit code of ``a`` minus that of ``b``; 0 if either has none."""
     stdout: str
     """A unified diff; empty if they are the same."""
     stderr: str
@@ -138,7 +138,7 @@ class Comparison(NamedTuple):
     ranked: Sequence[Outcome]
     """The best first."""
     winner: Outcome | None
-    """The best, if it is any good: None if nothing succeeded, or nothing was given a score."""
+    """The best attempt; None if none succeeded, or none has a score."""
     differences: Sequence[Difference]
     statistics: Statistics
     kept: bool
@@ -150,7 +150,7 @@ class Comparison(NamedTuple):
 
 
 class AttemptProgress(NamedTuple):
-    """Told while an experiment goes on: an attempt has come to another phase, or has printed something."""
+    """An event during an experiment: an attempt has a new phase, or new output."""
 
     number: int
     phase: Phase

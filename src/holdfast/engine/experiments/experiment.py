@@ -37,21 +37,20 @@ T = TypeVar("T")
 
 
 class Adoption(NamedTuple):
-    """What adopting did."""
+    """The result of an adoption."""
 
     restored: RestoreResult
-    """What happened to the session's tree; it says how that is taken back."""
+    """The changes of the session's tree, with the command that reverses them."""
     checkpoint: SessionCheckpoint
     """The session's state with the adopted tree."""
 
 
 def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str) -> Adoption:
-    """Bring the session's tree to what an attempt has made of ``began``, and save that as its state.
+    """Bring the session's tree to the result of an attempt that started from ``began``, and save it as its state.
 
-    The shell stays as it is: its directory, its environment, its history. Files that no checkpoint holds, such as
-    ignored ones, stay, too, and so does what the attempt has only begun to ignore. Raises
-    `RefusedError` (code ``changed_meanwhile``) if the session's tree is not ``began`` any more: what was changed in it
-    would be lost.
+    The shell stays unchanged: its directory, its environment, its history. Files that no checkpoint holds, such as
+    ignored ones, stay, too, and so do files that the attempt has only begun to ignore. Raises `RefusedError` (code
+    ``changed_meanwhile``) if the session's tree is no longer ``began``: its changes would be lost.
     """
     context, workspace = session.context, session.workspace
     assert outcome.after is not None, "the caller has seen its uncaptured files"
@@ -62,7 +61,7 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
     spared = only_uncaptured_paths(context, outcome.after, differing)
     changes = [one for one in differing if one.path not in spared]
     why = merge_provenance(session.agent, message, outcome.attempt.command)
-    # (A checkpoint of its own: that of the fork goes with it.)
+    # A checkpoint of its own, since the fork's is deleted with it.
     with context.lock():
         target = create_derived_checkpoint(context, ours, changes, why) if changes else ours
     try:
@@ -85,12 +84,12 @@ def changed_meanwhile(root: bytes, session: SessionId, outcome: Outcome) -> Refu
 
 
 def adopted_message(experiment: str, outcome: Outcome) -> str:
-    """What the history says of an adoption."""
+    """The history's message of an adoption."""
     return f"adopted {clipped(outcome.attempt.name)} of the experiment {experiment}"
 
 
 def changed_files(context: Context, began: CheckpointId, after: CheckpointId) -> Diff:
-    """How what an attempt has left differs from what it began with. What is there, and only not captured, is not
+    """The changes that an attempt made. A file that still exists, and is only no longer captured, does not count as
     deleted.
     """
     found = diff(context, began, after)
@@ -99,7 +98,7 @@ def changed_files(context: Context, began: CheckpointId, after: CheckpointId) ->
 
 
 class Experiment:
-    """What was tried in a session, and what came of it. For as long as its block lasts (`experiment`)."""
+    """The attempts in a session, and their results. Valid within its block (`experiment`)."""
 
     def __init__(self, session: Session, began: CheckpointId, comparison: Comparison, forks: AttemptForks) -> None:
         self._session = session
@@ -109,11 +108,11 @@ class Experiment:
         self.comparison = comparison
 
     def adopt(self, outcome: Outcome | None = None) -> Adoption:
-        """Make what an attempt has left (None: the winner) the session's tree; see `adopt`. Where that fails,
-        leaves a path alone, or the attempt has what no checkpoint holds (`Outcome.not_captured`), which is not adopted,
-        its fork is kept, whatever was asked for (see `is_kept`).
+        """Make the result of an attempt (None: the winner) the session's tree; see `adopt`. Files that no checkpoint
+        holds (`Outcome.not_captured`) are not adopted. If there are some, or the adoption fails or skips a path, the
+        attempt's fork is kept in any case (see `is_kept`).
 
-        Raises `NotFoundError` (code ``no_winner``) if there is nothing to adopt.
+        Raises `NotFoundError` (code ``no_winner``) without an attempt to adopt.
         """
         chosen = self.comparison.winner if outcome is None else outcome
         if chosen is None or chosen.after is None:
@@ -139,7 +138,7 @@ class Experiment:
         return outcome.fork is not None and (self.comparison.stays(outcome) or outcome.fork in self._held)
 
     def _hold(self, outcome: Outcome) -> None:
-        """Keep the fork of an attempt: what is in it is nowhere else."""
+        """Keep the fork of an attempt: no other place has its files."""
         if outcome.fork is not None and not self.is_kept(outcome):
             self._held.add(outcome.fork)
             self._forks.keep(outcome.fork)
@@ -150,8 +149,8 @@ class Experiment:
 
 
 def experiment_object(kind: type[T], found: Experiment, adopted: Adoption | None, adopted_kind: type[Any]) -> T:
-    """An experiment, and what was adopted of it, as it is answered: as ``kind``, `answers.experiments.Experiment` or
-    one derived of that, and its ``adopted`` likewise.
+    """The answer for an experiment, and for its adopted attempt: as ``kind``, `answers.experiments.Experiment` or a
+    class derived from it, and its ``adopted`` likewise.
     """
     from holdfast.model.answers.experiments import Attempt
 
@@ -173,16 +172,15 @@ def experiment(
     tell: Tell | None = None,
     stop: threading.Event | None = None,
 ) -> Generator[Experiment]:
-    """Make the attempts, and have them compared for the length of the block, at the end of which the forks are deleted.
-    Those that are to be kept (`Comparison.stays`: that of the best, too, if it has what no checkpoint holds) are so
-    before the block begins, and stay whatever is raised in it.
+    """Make the attempts and compare them; at the end of the block the forks are deleted. Forks to keep
+    (`Comparison.stays`, which includes the best one's if it has files that no checkpoint holds) are marked before the
+    block, and stay whatever the block raises.
 
-    ``make`` makes the `Sessions` that ``session`` comes from, on whatever thread. ``stop`` cancels from another thread:
-    everything that runs is ended, and `HoldfastError` (code ``cancelled``) raised. Whatever is raised here, no fork is
-    left then, and the session is as it was. Forks of a process that was killed meanwhile go with the next sweep.
+    ``make`` makes the `Sessions` of ``session``, on any thread. ``stop`` cancels from another thread: running attempts
+    end, and `HoldfastError` (code ``cancelled``) is raised. After an error here no fork remains, and the session is
+    unchanged. After a kill, the next sweep deletes the forks.
 
-    Raises `UsageError` for an order that makes no sense, `RefusedError` (code ``session_limit``), and as
-    `Session.fork`.
+    Raises `UsageError` for an invalid order, `RefusedError` (code ``session_limit``), and as `Session.fork`.
     """
     _check(order)
     session.refuse_machine("an experiment")

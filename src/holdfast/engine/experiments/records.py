@@ -1,7 +1,7 @@
-"""Experiments as their forks describe them, for other processes to show while they go on and afterwards.
+"""Experiments as their forks describe them, for other processes, during and after an experiment.
 
-An experiment has no record of its own. Its forks are sessions whose reference says what they try, and whose journal
-has the commands and how they ended. So there is an experiment as long as one of its forks is there.
+An experiment has no record of its own. Its forks are sessions whose reference describes the attempt, and whose journal
+has the commands and their results. So an experiment exists as long as one of its forks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RecordedAttempt(NamedTuple):
     """An attempt whose fork is there."""
 
     outcome: Outcome
-    """What it has come to so far. Of one that goes on the phase says where it is, and the duration is 0."""
+    """Its result so far. For a running attempt the phase is its present one, and the duration is 0."""
     began_at: int
     """When its command began, in microseconds since 1970-01-01 UTC; 0 if it has not."""
     output: str
@@ -109,7 +109,7 @@ _MOST_DIGITS: Final = 6
 
 
 def _is_of_experiment(said: Mapping[str, str]) -> bool:
-    """Whether what is said of a fork is what an experiment says: any program may say anything of a fork."""
+    """Whether a fork's metadata is an experiment's: any program may set any metadata."""
     return (
         said.keys() >= _SAID
         and said["measure"] in get_args(Measure)
@@ -137,7 +137,7 @@ def _experiment(
     said = ref.metadata
     attempts: list[RecordedAttempt] = []
     for fork, one in forks:
-        with suppress(NotFoundError):  # (it was deleted meanwhile)
+        with suppress(NotFoundError):  # it was deleted meanwhile
             attempts.append(_attempt(context, tiers, fork, one))
     if not attempts:
         return None
@@ -202,7 +202,7 @@ def _is_running(fork: SessionRecord, ref: SessionRef) -> bool:
 
 
 class _Commands:
-    """What was run for an attempt. What comes later is of who works on in a fork that was kept."""
+    """The commands of an attempt. Later commands are from users who work in a kept fork."""
 
     def __init__(self, said: Mapping[str, str], commands: list[CommandEntry]) -> None:
         self._is_scored = bool(said["score"])
@@ -212,7 +212,7 @@ class _Commands:
         self.score = commands.pop(0) if self._is_scored and commands else None
 
     def phase(self, *, is_running: bool) -> tuple[Phase, str, float | None]:
-        """Where the attempt is or how it has ended, what is to be said of that, and its score."""
+        """The phase or the end of the attempt, a message about it, and its score."""
         for phase, entry in (("setting up", self.setup), ("running", self.attempt), ("scoring", self.score)):
             if is_running and entry is not None and entry.result is None:
                 return cast("Phase", phase), "", None
@@ -239,8 +239,8 @@ def _read(path: bytes) -> str:
 
 
 def attempt_files(workspace: Workspace, found: RecordedExperiment, outcome: Outcome) -> Diff | None:
-    """How what an attempt has left differs from the state that all began with; None if that is not known. What is
-    there, and only not captured, is not deleted.
+    """The differences of an attempt's result from the common initial state; None if that is unknown. A file that still
+    exists, and is only no longer captured, does not count as deleted.
     """
     if outcome.after is None:
         return None
@@ -251,10 +251,10 @@ def attempt_files(workspace: Workspace, found: RecordedExperiment, outcome: Outc
 
 
 def plan_adoption(workspace: Workspace, found: RecordedExperiment, outcome: Outcome) -> RestoreResult:
-    """What `adopt_recorded` would do. Changes nothing.
+    """The plan of `adopt_recorded`. Changes nothing.
 
-    Raises `NotFoundError` (code ``no_winner``) where the attempt has left no state, `RefusedError`
-    (``experiment_running``, ``changed_meanwhile``).
+    Raises `NotFoundError` (code ``no_winner``) if the attempt has no state, `RefusedError` (``experiment_running``,
+    ``changed_meanwhile``).
     """
     context = context_of(workspace)
     after = _adoptable(found, outcome)

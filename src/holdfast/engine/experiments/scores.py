@@ -1,4 +1,4 @@
-"""A number for an attempt, given by a command that looks at what it has left, or by a function of the caller's."""
+"""The score of an attempt, from a command that examines its result, or from a function of the caller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def number_in(output: str) -> float | None:
-    """The number that is the last line of ``output`` with anything in it; None if that is none, or no finite one."""
+    """The number in the last non-empty line of ``output``; None if it is no finite number."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     try:
         number = float(lines[-1]) if lines else math.nan
@@ -29,7 +29,7 @@ def number_in(output: str) -> float | None:
 
 
 def score_of(result: CommandResult | None) -> tuple[float | None, str]:
-    """The score that a scoring command has given, or why there is none."""
+    """The score from a scoring command, or the reason why there is none."""
     if result is None:
         return None, "the scoring command did not run to its end"
     if result.timed_out:
@@ -41,7 +41,7 @@ def score_of(result: CommandResult | None) -> tuple[float | None, str]:
 
 
 def score_environment(entry: CommandEntry, number: int, output: bytes) -> Mapping[str, str]:
-    """The variables that tell a scoring command of the attempt; what it has printed is put into ``output``."""
+    """The variables that describe the attempt to a scoring command; the attempt's output is written to ``output``."""
     result = entry.result
     for name, text in (("stdout", result.stdout), ("stderr", result.stderr)) if result is not None else ():
         with open(os.path.join(output, name.encode()), "wb") as file:

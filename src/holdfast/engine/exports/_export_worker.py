@@ -1,4 +1,4 @@
-"""What is done for one export all the time: a watch service of its own, driven by a process that has many of them."""
+"""The continuous work for one export: a watch service of its own, driven by a process that has many of them."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _LOCK_WAIT = 2.0
 
 
 class ExportListener(Protocol):
-    """Is told what happens to an export. Called from any thread; has to be quick, and not to raise."""
+    """Receives the events of exports. Called from any thread; must be quick, and must not raise."""
 
     def changed(self, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
-        """Something has changed in its tree: at ``paths``, or (None) it cannot be told where."""
+        """Its tree has changed, at ``paths``, or (None) at unknown places."""
         ...
 
     def listens(self, tenant: str, export: str) -> bool:
@@ -65,7 +65,7 @@ class ExportWorker:
             stack.callback(opener.close)
             exports = Exports(opener)
             if not os.path.isdir(path := exports.path_of(row)):
-                # (To look where it may have been moved takes seconds: that is done for all of them together.)
+                # Searching a moved directory takes seconds: `MissingExportFinder` does it for all exports together.
                 raise NotFoundError(f"{display(path)} is gone", code=ROOT_GONE)
             context = exports.context(row)
             self._exports, self._row, self.root = exports, row, context.workspace.path
@@ -73,10 +73,10 @@ class ExportWorker:
             if not isinstance(tree, LocalTree):
                 raise UnsupportedError("only a directory of this machine can be watched")
             stack.enter_context(hold_watch_lock(context.folder))
-            # (A worker that waited longer for who changes one tree would be missed by the others.)
+            # A worker that waits long for the writer of one tree is missing for the others.
             context.adjust_settings(_wait_little)
             setup = setup_from_settings(context, poll_interval=context.settings.serve.poll_interval)
-            # (Many exports share the processor and the memory, and most are saved by other ways.)
+            # Many exports share processor and memory, and most are saved by requests.
             setup = setup._replace(prepare=False)
             watcher = _watcher(setup, tree, tenant, row, told)
             self._told, self._tenant = told, tenant
@@ -108,7 +108,9 @@ class ExportWorker:
             self._rest = stack.pop_all()
 
     def turn(self) -> None:
-        """Do what is due. What the kernel does not tell is looked for at every interval, while a client listens."""
+        """Do the work that is due. While a client listens, changes without kernel events are searched at every
+        interval.
+        """
         self.service.turn()
         if self._differing is None or self.service.stopping or self._clock.monotonic() < self._look_at:
             return
@@ -120,14 +122,14 @@ class ExportWorker:
             self._differing.forget()
 
     def wait_seconds(self) -> float:
-        """How many seconds from now `turn` has something to do, even if `WatchService.fileno` is not readable."""
+        """Seconds until `turn` has work, even if `WatchService.fileno` is not readable."""
         patience = self.service.wait_seconds()
         if self._differing is None:
             return patience
         return max(0.0, min(patience, self._look_at - self._clock.monotonic()))
 
     def has_moved(self) -> bool:
-        """Whether its directory is known to be elsewhere by now: the process that opened it there has noted that."""
+        """Whether its directory is known to have moved: the process that opened it there has recorded that."""
         return not os.path.isdir(self.root) and self._exports.path_of(self._row) != self.root
 
     def end(self) -> str | None:
@@ -141,8 +143,8 @@ def _wait_little(settings: Settings) -> Settings:
 
 
 def _watcher(setup: WatchSetup, tree: LocalTree, tenant: str, row: ExportRow, told: ExportListener) -> Watcher:
-    """A watcher that tells. fanotify would bring each event of the file system to every export on it: unless it was
-    asked for, each has an inotify instance, or is looked at now and then where there are no more of those.
+    """A watcher that reports. fanotify would send each event of a file system to all its exports. So, unless fanotify
+    was requested, each export has an inotify instance, or is polled when no instances are left.
     """
     backend = "inotify" if setup.backend == "auto" else setup.backend
     try:
@@ -156,7 +158,7 @@ def _watcher(setup: WatchSetup, tree: LocalTree, tenant: str, row: ExportRow, to
 
 
 def _tell_changed(told: ExportListener, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
-    """Tell of changes, but for those that a restore makes on its way."""
+    """Report changes, except those of a restore in progress."""
     if paths is None:
         told.changed(tenant, export, None)
     elif shown := [path for path in paths if not _is_temporary(path)]:
@@ -169,7 +171,7 @@ def _is_temporary(path: bytes) -> bool:
 
 
 class _NotifyingWatcher:
-    """A `Watcher` whose answers are told as well, but for the first, which is everything."""
+    """A `Watcher` that reports its answers as well, except the first, which is everything."""
 
     def __init__(self, watcher: Watcher, tenant: str, export: str, told: ExportListener) -> None:
         self._watcher = watcher
@@ -190,7 +192,7 @@ class _NotifyingWatcher:
 
     def drain(self) -> DirtyPaths:
         answer = self._watcher.drain()
-        # (Polling knows nothing, all the time: `TreeComparison` tells in its stead.)
+        # Polling always answers "everything": `TreeComparison` reports instead.
         if not self._first and not (answer.everything and self.backend == "polling"):
             _tell_changed(self._told, self._tenant, self._export, None if answer.everything else answer.paths)
         self._first = False
@@ -253,7 +255,7 @@ class _ExportSaver:
             _LOG.info("retention of %s: %d checkpoints removed", self._export, len(removed))
 
     def _rest(self) -> None:
-        """Hold no memory until there is something to do: each of many has a store of its own."""
+        """Free memory until there is work: each of many exports has a store of its own."""
         self._context.catalog.database.save_memory()
 
     def close(self) -> None:

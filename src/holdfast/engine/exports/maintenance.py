@@ -1,9 +1,9 @@
-"""The upkeep of all exports of a home, in one place: saving by themselves, retention, collection, sessions.
+"""The upkeep of all exports of a home: automatic saves, retention, collection, sessions.
 
-One thread waits for all of them and does nothing else; a bounded number of others does the work, each export at one of
-them at a time, so that one that is broken, gone or slow holds up no other. Four more threads see to the leases and the
-list of exports, to collection, to idle sessions, and to finding directories that were moved. Of several processes on
-one catalog one does it for a tenant, as its lease says; the others take over when that one ends.
+One thread only waits for all of them; a bounded number of workers does the work, one for an export at a time, so that a
+broken, missing or slow export delays no other. Four more threads handle leases and the list of exports, collection,
+idle sessions, and the search for moved directories. Of several processes on one catalog, the holder of a tenant's lease
+does the work; another takes over when it ends.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ _Missing = tuple[str, "WorkspaceId"]
 
 
 class MissingExportFinder:
-    """Looks for directories of exports that are not where they were, so that no request for one waits for that.
+    """Searches missing directories of exports, so that no request has to wait for that.
 
-    One walk of their file systems looks for all that are missing. What it does not find is looked for again later, each
-    time after a longer pause. For one thread.
+    One walk of their file systems searches all of them. Missing ones are searched again, after growing pauses. For one
+    thread.
     """
 
     def __init__(self, open_tenant: Callable[[str], Opener], clock: Clock, retry: Callable[[int], float]) -> None:
-        """``retry`` says how long to leave one alone that was not found so many times, in seconds."""
+        """``retry`` returns the pause, in seconds, after this number of failed searches."""
         self._open_tenant = open_tenant
         self._clock = clock
         self._retry = retry
         self._tried: dict[_Missing, tuple[int, float]] = {}
-        """How often each was looked for, and when it is to be again."""
+        """The number of searches for each, and the time of the next."""
 
     def find_due(self, missing: Iterable[_Missing]) -> None:
         """Look for those of the ``missing`` whose time has come, and note where one is. Raises `HoldfastError`."""
@@ -99,14 +99,14 @@ class UpkeepCondition(NamedTuple):
     """How the upkeep of one export goes."""
 
     state: State
-    """``elsewhere``: another process sees to it, or it is not known here yet."""
+    """``elsewhere``: another process does it, or it is not known here yet."""
     backend: str
     """How its changes are noticed; empty while they are not."""
     problem: str | None
 
 
 class MaintenanceLimits(NamedTuple):
-    """How much may be done at once, and how often what is looked at; times in seconds."""
+    """Limits of concurrent work, and intervals; times in seconds."""
 
     workers: int = 4
     look_interval: float = 2.0
@@ -114,7 +114,7 @@ class MaintenanceLimits(NamedTuple):
     collect_interval: float = 3600.0
     first_collect: float = 60.0
     first_retry: float = 2.0
-    """How long one that is broken is left alone; twice as long after each further try."""
+    """The first pause for a broken export; it doubles with each try."""
     end_limit: float = 30.0
     """How long ending may take all in all."""
 
@@ -185,9 +185,10 @@ class Maintenance:
         self._look_now.set()
 
     def stop(self) -> list[str]:
-        """Save what is unsaved, of those that save themselves, and end; what could not be saved, and why not.
+        """Save the unsaved changes of automatic exports, and end; returns those that could not be saved, with the
+        reasons.
 
-        Harmless a second time.
+        Idempotent.
         """
         if self._stopping.is_set():
             return []
@@ -278,7 +279,7 @@ class Maintenance:
             charge.busy = False
             if charge.care is None and not charge.wanted:
                 self._charges.pop((charge.tenant, charge.row.name), None)
-                self._look_now.set()  # (it may have been made anew under the same name)
+                self._look_now.set()  # it may be a new export of the same name
             elif charge.care is not None:
                 charge.fileno = charge.care.service.fileno()
         if charge.fileno >= 0:
@@ -326,7 +327,7 @@ class Maintenance:
             return
         if care.has_moved():
             _LOG.info("the export %s was moved, and is watched where it is now", row.name)
-            self._end(charge)  # (what is unsaved is saved there)
+            self._end(charge)  # this saves its unsaved changes
             charge.due = self._clock.monotonic()
             return
         charge.due = self._clock.monotonic() + care.wait_seconds()
@@ -348,7 +349,7 @@ class Maintenance:
             charge.failures += 1
 
     def _release(self, charge: _MaintainedExport) -> None:
-        """End its care for now; what could not be saved goes to the log, as no caller waits for it."""
+        """Stop its maintenance; failures to save are logged, as no caller waits."""
         why = self._end(charge)
         if why is not None:
             _LOG.warning("the export %s has unsaved changes: %s", charge.row.name, why)

@@ -1,7 +1,7 @@
-"""Exports: workspaces that are served, each under a name, and how the tree of one is reached.
+"""Exports: workspaces that are served, each under a name, and access to their trees.
 
-How it is reached is a port (`ExportTree`): a directory of this machine needs nothing else; what lives elsewhere, as in
-a guest, is another kind, with an agent behind it.
+Access is a port (`ExportTree`): a local directory needs nothing else; another kind, as in a guest, has an agent behind
+it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DirectoryTree:
     """A directory of this machine."""
 
     def open(self, opener: Opener, workspace: WorkspaceId) -> Context:
-        """See `ExportTree.open`. A directory that was deleted is opened all the same: a restore brings it back."""
+        """See `ExportTree.open`. A deleted directory can be opened: a restore makes it anew."""
         return opener.open_known(workspace)
 
 
@@ -85,9 +85,8 @@ class Exports:
         """Serve the directory ``path`` under ``name``; it becomes a workspace if it is none. Without ``path`` an empty
         directory is made (`own_directory`).
 
-        ``roots``: it has to lie in one of those (None: anywhere), however it is written and whatever links lead to it.
-        Raises `EscapeError` if it does not, `RefusedError` for an unusual directory, or another tenant serves, and as
-        `ExportRows.add`.
+        ``roots``: it must be in one of these (None: anywhere), after links are resolved. Raises `EscapeError` if it is
+        not, `RefusedError` for an unusual directory, or one that another tenant serves, and as `ExportRows.add`.
         """
         check_name(name)
         check_project(project)
@@ -112,9 +111,9 @@ class Exports:
         auto: bool | None = None,
         mode: Mode | None = None,
     ) -> ExportRow:
-        """Change what is given of it; as it is then. ``path`` and ``roots`` as in `create`: the directory that it
-        serves from now on. What is saved of the one before stays, and belongs to no export then. Raises as
-        `ExportRows.put`, and for a ``path`` as `create`.
+        """Change the given properties; returns the new row. ``path`` and ``roots`` as in `create`: its directory from
+        now on. The former directory's checkpoints stay, and belong to no export. Raises as `ExportRows.put`, and with
+        ``path`` as `create`.
         """
         row = self.rows.get(name)
         new = row._replace(
@@ -136,10 +135,10 @@ class Exports:
     # -- one of them --------------------------------------------------------------------------------------------
 
     def context(self, row: ExportRow) -> Context:
-        """What the use-cases work with. Raises as `ExportTree.open`, and `RefusedError` if another tenant serves it."""
+        """The context of the use-cases. Raises as `ExportTree.open`, and `RefusedError` if another tenant serves it."""
         self._refuse_link(self.path_of(row))
         context = TREES[row.kind].open(self._opener, row.workspace)
-        # (A directory that was moved is followed to where it is now.)
+        # A moved directory may overlap another tenant's.
         self._refuse_overlapping(context.workspace.path)
         return context
 
@@ -148,9 +147,9 @@ class Exports:
         return Workspace(self._opener, self.context(row))
 
     def hidden_from(self, row: ExportRow, names: Sequence[str]) -> list[bytes]:
-        """The directories that what runs in ``row`` for ``names`` alone (empty: for any export of the tenant) must not
-        see: those of other tenants, served or not, and of this one's other exports (I10). What lies in ``row`` itself
-        is its own.
+        """The directories that commands in ``row`` must not see if they run for ``names`` alone (empty: for any export
+        of the tenant): those of other tenants, served or not, and of this one's other exports (I10). Directories in
+        ``row`` itself are its own.
         """
         own = [self.path_of(one) for one in self.rows.list() if one.name not in names] if names else []
         at = self.path_of(row)
@@ -158,20 +157,20 @@ class Exports:
         return [path for path in found if path != at and not _below(path, at)]
 
     def future_roots(self, row: ExportRow, names: Sequence[str]) -> list[bytes]:
-        """The directories in which exports can be made that `hidden_from` would tell of if they were there already, as
-        far as all of them can be hidden from what runs in ``row``: not those that programs lie in.
+        """The directories in which later exports could be made that `hidden_from` would then name, as far as they can
+        be hidden from commands in ``row``: directories with programs cannot.
         """
         at = self.path_of(row)
-        # (Of one that is not there yet, what is: nothing can be hidden that has no place.)
+        # For a missing directory, its nearest existing parent: only an existing one can be hidden.
         found = {_existing(os.path.realpath(root)) for root in TokenRows(self._catalog).roots(own=bool(names))}
         return [
             root for root in sorted(found) if root not in (b"/", at) and not _below(root, at) and not _is_system(root)
         ]
 
     def roots_of_others(self, row: ExportRow, roots: Sequence[bytes]) -> list[bytes]:
-        """The directories below which other tenants alone may make exports, and that hold something already which is
-        none of this one's: though nothing in there is served, it is theirs to serve. ``roots`` are where the client
-        may make exports as well. Those that programs lie in are everybody's.
+        """The directories below which only other tenants may make exports, and that have contents other than this
+        export: though unserved, these are the others'. ``roots`` are the places where the client may make exports as
+        well. Directories with programs belong to all.
         """
         at = self.path_of(row)
         allowed = [os.path.realpath(root) for root in roots]
@@ -188,7 +187,7 @@ class Exports:
 
     @property
     def made_at(self) -> bytes:
-        """What holds the directories that Holdfast has made, of all tenants, and of exports that were deleted."""
+        """The directory of all directories that Holdfast has made, of all tenants, including deleted exports'."""
         return forks_directory(self._opener.home, self._opener.settings(None))
 
     def fork(
@@ -205,7 +204,7 @@ class Exports:
     ) -> tuple[ExportRow, ForkResult]:
         """Write a checkpoint out as an export of its own, called ``name``; ``path`` and ``roots`` as in `create`.
 
-        Cut short, it is finished by the same call. Raises as `create` and `Workspace.fork`.
+        After an interruption, the same call finishes it. Raises as `create` and `Workspace.fork`.
         """
         check_name(name)
         self._refuse_taken(name)
@@ -235,8 +234,8 @@ class Exports:
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def of_checkpoint(self, checkpoint: CheckpointId) -> tuple[Checkpoint, ExportRow]:
-        """A checkpoint, by its whole id, with the export of its workspace: those of what is not served are not to be
-        seen. Raises `NotFoundError`, in the same words, for one that is not there.
+        """A checkpoint, by its complete id, with the export of its workspace: checkpoints of unserved workspaces are
+        hidden. Raises the same `NotFoundError` for them as for a missing one.
         """
         missing = NotFoundError(f"there is no checkpoint {checkpoint}", code="no_checkpoint")
         try:
@@ -299,7 +298,7 @@ class Exports:
         return real
 
     def _workspace_at(self, real: bytes) -> WorkspaceId:
-        """The workspace in this directory, which becomes one if it is none."""
+        """The workspace in this directory, which is made if it is missing."""
         self._refuse_overlapping(real)
         context, _ = self._opener.init(real)
         return context.workspace.id
@@ -345,11 +344,11 @@ def _existing(path: bytes) -> bytes:
 
 
 def _holds_more(root: bytes, known: Sequence[bytes]) -> bool:
-    """Whether there is anything in a directory but what is ``known``, and the directories that lead there."""
+    """Whether a directory has contents other than ``known`` and the directories that lead to them."""
     try:
         names = os.listdir(root)
     except OSError:
-        return False  # it is not there, or this process cannot read it
+        return False  # missing or unreadable
     paths = [os.path.join(root, name) for name in names if not name.startswith(PROMOTION_PREFIX)]
     return any(
         _holds_more(path, known) if any(_below(one, path) for one in known) else path not in known for path in paths

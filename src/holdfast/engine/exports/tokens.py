@@ -39,9 +39,9 @@ def create_token(
     label: str = "",
     lasts: float | None = None,
 ) -> tuple[str, TokenRow]:
-    """Make a token of the catalog's tenant, for ``lasts`` seconds (None: for ever): its text, and what is kept of it.
+    """Make a token of the catalog's tenant, valid for ``lasts`` seconds (None: for ever): its text, and its row.
 
-    ``exports``: it is for those alone (empty: for all). ``roots``: absolute paths of directories below which it may
+    ``exports``: the only ones that it is for (empty: all). ``roots``: absolute paths of directories below which it may
     make exports. Raises `UsageError`.
     """
     if rights not in RIGHTS:
@@ -70,9 +70,9 @@ def create_token(
 
 
 def authenticate(database: Database, text: str, now: int) -> tuple[str, TokenRow] | None:
-    """The tenant and the token that ``text`` is; None if it is none, or none any more.
+    """The tenant and the token of ``text``; None if it is invalid or expired.
 
-    Takes as long for a wrong secret as for a right one.
+    Takes the same time for wrong secrets as for right ones.
     """
     match = _TOKEN.fullmatch(text)
     if match is None:

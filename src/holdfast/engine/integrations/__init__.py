@@ -1,6 +1,6 @@
-"""Putting Holdfast into the configuration of coding agents, taking it out again, and answering their hooks.
+"""Adding Holdfast to the configuration of coding agents, removing it, and answering their hooks.
 
-What is known of each client is data, a module each (`claude`, `codex`, `gemini`, `cursor`, `opencode`).
-`_config_entries` says what it means for the text of a file, `config_plan` for the files that are there, `_config_files`
-puts it on disk, and `hook_handler` is what their hooks call.
+Each client is described by data, in a module of its own (`claude`, `codex`, `gemini`, `cursor`, `opencode`).
+`_config_entries` changes the text of a file, `config_plan` plans the changes of files, `_config_files` writes them, and
+the clients' hooks call `hook_handler`.
 """

@@ -1,4 +1,4 @@
-"""What is in a configuration file: putting our entries in, and taking them out again. Texts only, no I/O."""
+"""The entries in a configuration file: adding ours, and removing them. Texts only, no I/O."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ if TYPE_CHECKING:
 
 
 def add_entries(client: str, file: File, text: str | None) -> str:
-    """The text of a file with all that is to be in it; ``text`` is None if there is no file yet.
+    """The text of a file with all our entries; ``text`` is None if there is no file yet.
 
-    Done a second time it changes nothing. Raises `FormatError` for a text that is not what it should be, and
-    `RefusedError` if it cannot be changed without harm.
+    Idempotent. Raises `FormatError` for a malformed text, and `RefusedError` if it cannot be changed without harm.
     """
     if isinstance(file, OwnFile):
         if text is not None and not _is_our_file(file, text):
             if not file.mark:
-                return text  # (the user has made it their own)
+                return text  # the user has taken it over
             raise RefusedError("it is there already, and was not written by Holdfast", code="in_the_way")
         return file.content
     if isinstance(file, TomlFile):
@@ -60,12 +59,12 @@ def add_entries(client: str, file: File, text: str | None) -> str:
 
 
 def remove_entries(client: str, file: File, text: str, before: str | None) -> str | None:
-    """The text without our entries; None if the file is to go. ``before``: what it was before us, if that is known.
+    """The text without our entries; None: delete the file. ``before``: the text before our first change, if known.
 
-    If it is what we have made of that, it becomes that again, to the byte. Otherwise our entries are taken out, or
-    become what they were if the user had written them before us, and the objects go that held nothing else, unless they
-    were there before. A call goes with the options that it was given; a group that others have put something into, or
-    made one for other tools, stays.
+    If the text is exactly our result for ``before``, it becomes ``before`` again, to the byte. Otherwise our entries
+    are removed, or restored if the user had written them before us, and so are objects that become empty, unless they
+    existed before. Our calls are removed with their options; a group to which others have added something, or whose
+    tools they have changed, stays.
     """
     if isinstance(file, OwnFile):
         if not _is_our_file(file, text):
@@ -92,11 +91,11 @@ def remove_entries(client: str, file: File, text: str, before: str | None) -> st
 
 
 def is_unchanged(client: str, file: File, text: str, before: str | None) -> bool:
-    """Whether a text is what we have made of ``before``, and it was not changed since."""
+    """Whether a text is exactly our result for ``before``."""
     try:
         return add_entries(client, file, before) == text
     except HoldfastError:
-        return False  # nothing can be made of that
+        return False  # it cannot be a result of ours
 
 
 def has_entries(client: str, file: File, text: str) -> bool:
@@ -115,7 +114,7 @@ def _is_our_file(file: OwnFile, text: str) -> bool:
 
 
 def manual_steps(file: File) -> str:
-    """What a person would have to add, on one line."""
+    """The lines that a person would have to add, as one line."""
     import json
 
     if isinstance(file, OwnFile):
@@ -136,7 +135,7 @@ def manual_steps(file: File) -> str:
 
 
 class _CallPlace(NamedTuple):
-    """Where a call of ours stands: an item in the array of an event, or a handler in one that is a group."""
+    """The place of our call: an item in the array of an event, or a handler in an item that is a group."""
 
     event: str
     item: int
@@ -161,7 +160,7 @@ def _ours_in(client: str, event: str, index: int, item: Mapping[str, Any]) -> It
 
 
 def _only(client: str, file: JsonFile, text: str, wanted: dict[str, str]) -> str:
-    """The text without those calls of ours that are not (by event: the command) wanted, or there twice."""
+    """The text without those of our calls that are unwanted (``wanted``: event → command) or duplicates."""
     seen: set[str] = set()
     gone: list[_CallPlace] = []
     for at in _ours(client, text):
@@ -176,7 +175,7 @@ def _only(client: str, file: JsonFile, text: str, wanted: dict[str, str]) -> str
 
 
 def _without(text: str, at: _CallPlace, written: Sequence[tuple[str, object]]) -> str:
-    """The text without one call of ours, and without the item around it if that leaves nothing of another program's."""
+    """The text without one call of ours, and without its group if that has nothing of another program's."""
     path = (HOOKS, at.event, at.item)
     item = _members(json_text.find(text, path))
     if at.handler is not None:
@@ -194,7 +193,7 @@ def _without(text: str, at: _CallPlace, written: Sequence[tuple[str, object]]) -
 
 
 def _written(file: JsonFile) -> Sequence[tuple[str, object]]:
-    """The members of the groups and calls that we write into a file, but for what the calls are told by."""
+    """The members of the groups and calls that we write into a file, except those that identify the calls."""
     values = [entry.value for entry in file.entries if isinstance(entry, HookEntry)]
     objects = [*values, *(_members(handler) for value in values for handler in _items(value.get(HOOKS)))]
     return [member for each in objects for member in each.items() if member[0] not in ("command", HOOKS)]
@@ -211,7 +210,7 @@ def _with_server(text: str, entry: ServerEntry) -> str:
 
 
 def _with_members(text: str, path: Path, value: Mapping[str, Any]) -> str:
-    """Let the object at ``path`` be ``value``; members that are so already stay as they stand, comments and all."""
+    """Set the object at ``path`` to ``value``; members that are equal already keep their text, with comments."""
     found = json_text.find(text, path)
     if found is None:
         return json_text.put(text, path, dict(value))
@@ -239,15 +238,15 @@ def _place_of(text: str, entry: ServerEntry) -> Path:
 
 
 def _with_something(text: str | None) -> str:
-    """The text; for a file that is not there, or holds nothing, one without members."""
+    """The text; for a missing or empty file, one without members."""
     return text if text is not None and text.strip() else "{}\n"
 
 
 def _members(value: object) -> Mapping[str, Any]:
-    """The members of an object; none of anything else."""
+    """The members of an object; none of other values."""
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _items(value: object) -> Sequence[object]:
-    """The items of an array; none of anything else."""
+    """The items of an array; none of other values."""
     return cast("Sequence[object]", value) if isinstance(value, list) else ()

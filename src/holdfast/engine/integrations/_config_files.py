@@ -1,8 +1,8 @@
-"""Configuration files on disk: read within limits, and replaced atomically, never over what others have just written.
+"""Configuration files on disk: read within limits, and replaced atomically, never over another program's latest change.
 
-The name that is given may be a link, for users who keep the configuration elsewhere: the file that it leads to is
-replaced, in its own directory, with the same permissions, owner and extended attributes. Where that is is decided once,
-when it is looked at: a link that is put on the way afterwards is not followed.
+The given path may be a link, for users who keep the configuration in another place: its target is replaced, in its own
+directory, with the same permissions, owner and extended attributes. The path is resolved once, when the file is read:
+later links in it are not followed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ConfigFile(NamedTuple):
     path: bytes
     """The real one."""
     content: bytes | None
-    """None if there is none."""
+    """None for a missing file."""
     root: bytes
     """The real path of the directory that it is reached from, by way of no link."""
     info: os.stat_result | None = None
@@ -83,10 +83,9 @@ def read_file(path: str, *, beneath: str | None = None) -> ConfigFile:
 
 
 def replace_file(found: ConfigFile, content: bytes | None) -> None:
-    """Let the file hold ``content``, or (None) be gone, if it still is as it was ``found``. Atomic and durable.
+    """Replace the content of the file, or (None) delete it, if it is still as ``found``. Atomic and durable.
 
-    Raises `RefusedError` if it is not, and leaves it as its last writer did, or if a link is on the way to it by now;
-    `StorageError`.
+    Raises `RefusedError`, and changes nothing, if it has changed or a link is in its path by now; `StorageError`.
     """
     try:
         with _folder(found, make=content is not None) as fd:

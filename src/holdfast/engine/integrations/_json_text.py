@@ -1,8 +1,7 @@
-"""JSON as people write it, read and changed: comments and trailing commas stay, and every value knows where it stands.
+"""Reading and changing people's JSON: comments and trailing commas stay, and every value knows its position.
 
-So can a text be changed in one place and stay as it is in all others (`holdfast.engine.integrations._json_text`). The
-grammar is that of RFC 8259, with ``//`` and ``/* */`` comments where white space may be, and a comma after the last
-element. Pure: no I/O.
+So a text can be changed in one place and stay unchanged in all others. The grammar is that of RFC 8259, with ``//`` and
+``/* */`` comments where white space is allowed, and a comma after the last element. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class JsonElement(NamedTuple):
     """Where its text begins: the name's, or the value's."""
     value: JsonNode
     comma: int | None
-    """Where the comma behind it stands; None if there is none."""
+    """The position of the comma behind it; None without one."""
 
 
 class JsonNode(NamedTuple):
@@ -46,7 +45,7 @@ class JsonNode(NamedTuple):
     value: Any
     """As `json.loads` gives it; not to be changed."""
     elements: Sequence[JsonElement] | None
-    """What is in it, if it is an object or an array."""
+    """The elements of an object or array."""
 
     @property
     def is_object(self) -> bool:
@@ -59,7 +58,7 @@ class JsonNode(NamedTuple):
         return isinstance(self.value, list)
 
     def place(self, step: str | int) -> int | None:
-        """Where among its elements the member of that name is, or the item of that number; None if it is not there."""
+        """The index of the element with that name or number; None if it is missing."""
         elements = self.elements or ()
         if isinstance(step, int):
             return step if self.is_array and step < len(elements) else None
@@ -174,10 +173,10 @@ class _Parser:
         raise FormatError(f"line {line}, column {column}: {reason}")
 
 
-# Changing one place in a text of JSON, with everything else left as it is: layout, order, comments.
+# Changing one place in a JSON text, with everything else unchanged: layout, order, comments.
 #
-# Every function takes a text and returns another. What it means is checked before it is returned: a text that could not
-# be changed so that it says exactly what was asked for is refused.
+# Every function takes a text and returns another, and checks the new value first: it refuses a change whose result
+# would not be exactly the requested value.
 
 _WHITE = " \t\r\n"
 _UNIT = "  "
@@ -188,15 +187,15 @@ Path = tuple[str | int, ...]
 
 
 def find(text: str, path: Path) -> Any:
-    """The value at ``path``; None if there is none. Raises `FormatError` for a text that is no JSON."""
+    """The value at ``path``; None if it is missing. Raises `FormatError` for invalid JSON."""
     node, rest = _descend(parse(text), path)
     return None if rest else node.value
 
 
 def put(text: str, path: Path, value: object) -> str:
-    """Let the member at ``path`` be ``value``; the objects around it are made where they are missing.
+    """Set the member at ``path`` to ``value``, and add missing objects around it.
 
-    Raises `RefusedError` if something else than an object is in the way, `FormatError` for a text that is no JSON.
+    Raises `RefusedError` if a parent is no object, `FormatError` for invalid JSON.
     """
     root = parse(text)
     expected = copy.deepcopy(root.value)
@@ -240,7 +239,7 @@ def delete(text: str, path: Path) -> str:
     try:
         return _checked(_collapsed(tight, path[:-1]), expected)
     except (RefusedError, FormatError):
-        # A comment that lasts to the end of its line came before it: the line has to end all the same.
+        # A comment up to the end of the line preceded it, so the line break must stay.
         return _checked(loose, expected)
 
 
@@ -261,7 +260,7 @@ def _in_the_way(path: Path) -> RefusedError:
 
 
 def _descend(node: JsonNode, path: Path) -> tuple[JsonNode, Path]:
-    """As far along ``path`` as there is something; and what of the path is left."""
+    """Follow ``path`` as far as it exists; the rest of the path."""
     for depth, step in enumerate(path):
         place = node.place(step)
         if place is None:
@@ -272,7 +271,7 @@ def _descend(node: JsonNode, path: Path) -> tuple[JsonNode, Path]:
 
 
 def _insert(text: str, root: JsonNode, node: JsonNode, prefix: str, value: object) -> str:
-    """Add an element at the end of an object or array, behind whatever comments there are."""
+    """Add an element at the end of an object or array, after its comments."""
     assert node.elements is not None
     closing = node.end - 1
     at = len(text[:closing].rstrip(_WHITE))
@@ -306,7 +305,7 @@ def _cut(text: str, elements: Sequence[JsonElement], place: int, *, with_space: 
 
 
 def _collapsed(text: str, path: Path) -> str:
-    """An object or array that holds nothing any more, nor a comment, without the white space in it."""
+    """Remove the white space in an object or array that has neither elements nor comments."""
     node, _ = _descend(parse(text), path)
     if node.elements or text[node.start + 1 : node.end - 1].strip(_WHITE):
         return text
@@ -320,7 +319,7 @@ def _checked(text: str, expected: object) -> str:
 
 
 def _written(value: object, text: str, indent: str, root: JsonNode) -> str:
-    # (Half of a pair, as JSON allows it in an escape, is no character that a file could hold.)
+    # JSON allows a lone surrogate in an escape, but a file cannot contain one.
     written = _HALF.sub(
         lambda half: f"\\u{ord(half[0]):04x}", json.dumps(value, indent=_unit(text, root), ensure_ascii=False)
     )
@@ -339,5 +338,5 @@ def _indent(text: str, at: int) -> str:
 
 
 def _unit(text: str, root: JsonNode) -> str:
-    """What one level of nesting is indented by in a text."""
+    """The indentation of one level in a text."""
     return (_indent(text, root.elements[0].start) if root.elements else "") or _UNIT

@@ -1,6 +1,6 @@
-"""One table in a text of TOML, as a block of lines between two marks; every other line stays as it is.
+"""One table in a TOML text, as a block of lines between two marks; every other line stays unchanged.
 
-What the text means is read by `tomllib` before and after: nothing but our table may differ.
+`tomllib` parses the text before and after the change: nothing but our table may differ.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ class _Block(NamedTuple):
 
 
 def put(text: str, path: Path, value: Mapping[str, Any]) -> str:
-    """Let the table ``path`` be ``value``; members of it that are in our block already, and that ``value`` does not
-    have, stay.
+    """Set the table ``path`` to ``value``; members in our block that ``value`` does not have stay.
 
-    Raises `FormatError` for a text that is no TOML, `RefusedError` if the table stands there without our marks, or what
-    is between them is not ours alone.
+    Raises `FormatError` for invalid TOML, `RefusedError` if the table exists without our marks, or the text between
+    them is not ours alone.
     """
     before = _parsed(text)
     block = _block(text, path)
@@ -114,7 +113,7 @@ def _table(value: dict[str, Any], path: Path) -> dict[str, Any] | None:
 
 
 def _with(value: dict[str, Any], path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
-    """The value with a table. Raises `RefusedError` if something else stands where a table around it belongs."""
+    """The value with a table. Raises `RefusedError` if a parent is no table."""
     first, *rest = path
     if not rest:
         return {**value, first: dict(table)}
@@ -125,7 +124,7 @@ def _with(value: dict[str, Any], path: Path, table: Mapping[str, Any]) -> dict[s
 
 
 def _without(value: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The value without a table, and without the tables around it that it leaves empty."""
+    """The value without a table, and without parent tables that become empty."""
     first, *rest = path
     if _table(value, path[:-1]) is None or first not in value:
         return value

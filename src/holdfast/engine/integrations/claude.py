@@ -24,7 +24,7 @@ _EVENTS: Mapping[str, Action] = {
     "Stop": "turn",
 }
 _TOOLS = "^(Bash|Edit|MultiEdit|Write|NotebookEdit|mcp__(?!holdfast__).*)$"
-"""Those that write. A tool's name is matched by a regular expression of JavaScript."""
+"""The tools that write. The client matches a tool's name by a regular expression of JavaScript."""
 _TIMEOUT = 60  # seconds
 
 _MANIFEST = """\
@@ -68,7 +68,7 @@ _COMMANDS = {"undo": (_UNDO, "undo --dry-run"), "log": (_LOG, "log")}
 
 def _plugin(place: ClientTarget, skills: str) -> Sequence[File]:
     """The plugin with our commands, in a directory of skills."""
-    import json  # (a hook does without these)
+    import json  # a hook does not need it
     import shlex
 
     folder, program = os.path.join(skills, NAME), shlex.join(place.program)
@@ -78,7 +78,7 @@ def _plugin(place: ClientTarget, skills: str) -> Sequence[File]:
         *(
             OwnFile(
                 os.path.join(folder, f"commands/{name}.md"),
-                # (A text of JSON is one of YAML, whatever is in the program's path.)
+                # JSON is valid YAML, whatever characters the program's path has.
                 sealed(text % {"program": program, "tools": json.dumps(f"Bash({program} {call}:*)")}),
                 "",
             )

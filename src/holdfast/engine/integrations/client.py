@@ -1,4 +1,4 @@
-"""What there is to know of a client: its files, what is written into them, and which of its events call us."""
+"""The description of a client: its files, their entries, and the events that call us."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.engine.integrations._json_text import Path
 
 NAME = "holdfast"
-"""What our entry is called among a client's MCP servers."""
+"""The name of our entry among a client's MCP servers."""
 
 COMMAND = "mcp"
 """The command of ours that is an MCP server."""
@@ -22,7 +22,7 @@ HOOKS = "hooks"
 """The member that holds, by event, the hooks of every client that has them in JSON."""
 
 _OPERATORS = "();<>|&"
-"""Of a shell, beside the newline: a command with one does more than call us."""
+"""Shell operators, beside the newline: a command with one of them does more than call us."""
 _HOOK_WORDS = 4
 
 _SEAL = "seal:"
@@ -31,11 +31,11 @@ _SEAL_DIGITS = 16
 Scope = Literal["project", "user"]
 
 Action = Literal["prompt", "begin", "end", "turn"]
-"""What an event is to us: a prompt comes in, a tool call begins, one has ended, the turn is over."""
+"""Our reaction to an event: a prompt, the beginning of a tool call, its end, the end of a turn."""
 
 
 class ClientTarget(NamedTuple):
-    """For whom a client is to be configured, and by which command it reaches us."""
+    """Where a client is configured, and by which command it reaches us."""
 
     scope: Scope
     root: str
@@ -60,11 +60,11 @@ class ServerEntry(NamedTuple):
     path: Path
     value: Mapping[str, Any]
     nested: Path = ()
-    """Where an object of servers may stand instead; if one does, the entry goes there."""
+    """An alternative place for the object of servers; if it exists, the entry goes there."""
 
 
 class HookEntry(NamedTuple):
-    """An item in the array of an event's hooks. It is ours by the command that it runs."""
+    """An item in the array of an event's hooks. Its command shows that it is ours."""
 
     event: str
     command: str
@@ -72,21 +72,21 @@ class HookEntry(NamedTuple):
 
 
 class RequiredMember(NamedTuple):
-    """A member without which the file would be no configuration. It is set if it is missing, and stays."""
+    """A member that the file must have to be a valid configuration. It is added if it is missing, and never removed."""
 
     path: Path
     value: object
 
 
 class JsonFile(NamedTuple):
-    """A file of JSON, comments allowed, and what is to be in it."""
+    """A JSON file, comments allowed, and its entries."""
 
     path: str
     entries: Sequence[ServerEntry | HookEntry | RequiredMember]
 
 
 class TomlFile(NamedTuple):
-    """A file of TOML, and the table that is to be in it."""
+    """A TOML file, and its table."""
 
     path: str
     table: tuple[str, ...]
@@ -99,8 +99,8 @@ class OwnFile(NamedTuple):
     path: str
     content: str
     mark: str
-    """What it begins with, whatever version of us has written it. Empty: it is `sealed`, and once its seal does not fit
-    it is the user's own, and is left alone.
+    """The beginning of the text in all our versions. Empty: the text is `sealed`, and a text with a wrong seal is the
+    user's own and is left alone.
     """
 
 
@@ -111,13 +111,13 @@ def sealed(text: str) -> str:
 
 
 def is_sealed(text: str) -> bool:
-    """Whether the text is as `sealed` gave it, whatever version of us that was."""
+    """Whether the text is unchanged since `sealed`, of any version, made it."""
     before, _, after = text.partition(_SEAL)
     return after[:_SEAL_DIGITS] == _hash(f"{before}{_SEAL}{after[_SEAL_DIGITS:]}")
 
 
 def _hash(text: str) -> str:
-    from holdfast.model.ids import hash_bytes  # (a hook does without)
+    from holdfast.model.ids import hash_bytes  # a hook does not need it
 
     return hash_bytes(text.encode()).hex()[:_SEAL_DIGITS]
 
@@ -131,14 +131,14 @@ class Client(NamedTuple):
     name: str
     title: str
     program: str
-    """What it is started as."""
+    """The name of its program."""
     events: Mapping[str, Action]
     """Its events that call us."""
     files: Callable[[ClientTarget], Sequence[File]]
     quiet_answer: str
-    """What a hook is to print if it has nothing to say."""
+    """The output of a hook without a message."""
     note: str
-    """What the user has to do, or to know, beyond what is written."""
+    """Instructions for the user beyond the written entries."""
 
 
 def is_our_call(client: str, command: object) -> bool:
@@ -158,7 +158,7 @@ def is_our_call(client: str, command: object) -> bool:
         options = [*words[1 : words.index(NAME) - 1], *words[words.index(NAME) + 1 : -3]]
     else:
         return False
-    # (What is no option, and no value of one, is another command, which may run anything.)
+    # A word that is neither an option nor its value is another command, which may run anything.
     return "--" not in options and all(
         word.startswith("-") or (place and options[place - 1].startswith("-")) for place, word in enumerate(options)
     )
@@ -172,8 +172,8 @@ def _words(command: str) -> shlex.shlex:
 
 
 def is_our_server(server: object) -> bool:
-    """Whether an entry among a client's MCP servers starts ours, by whatever path and with whatever options: what has
-    our name alone is another program's.
+    """Whether an entry among a client's MCP servers starts ours, by any path and with any options: an entry that only
+    has our name is another program's.
     """
     if not isinstance(server, dict):
         return False

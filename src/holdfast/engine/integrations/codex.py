@@ -19,7 +19,7 @@ _EVENTS: Mapping[str, Action] = {
     "Stop": "turn",
 }
 _TOOLS = "^(Bash|apply_patch|Edit|Write)$"
-"""Those that write: `apply_patch` is known by the two last names, too."""
+"""The tools that write; the last two names also mean `apply_patch`."""
 _TIMEOUT = 60  # seconds
 
 

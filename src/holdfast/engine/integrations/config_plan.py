@@ -1,8 +1,8 @@
-"""What configuring a client, or taking that back, comes to for the files that are there; and doing it.
+"""The changes that configure a client, or reverse that, for the present files; and carrying them out.
 
-Everything is worked out before anything is written, so that what cannot be done stops all of it. What a file was before
-our first change is kept in the home until the file is that again, to the byte: also that there was none, or what a
-person has written by hand to call us would be taken for what we have written.
+All changes are planned before the first one, so that an impossible one stops all. The content before our first change
+is kept in the home until the file is the same again, to the byte. The absence of a file is recorded, too: otherwise a
+person's own entries that call us would count as ours.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ KEPT = b"integrations"
 """The directory in the home that holds what files were before us, by a hash of their path."""
 
 _ABSENT = b".absent"
-"""What the name of a copy ends with that stands for no file."""
+"""Suffix of a backup that stands for a missing file."""
 
 _BY_HAND = b".by-hand"
-"""What the name of a copy ends with of a file as it was when our entries were taken out of it, if it was not as we had
-made it: what others have put into an entry of ours went with that.
+"""Suffix of a backup of a file before our entries were removed, if it was not as we had made it: additions of others to
+our entries are removed with them.
 """
 
 
 class FileChange(NamedTuple):
-    """What is to become of one file."""
+    """The change of one file."""
 
     found: ConfigFile
     after: bytes | None
-    """What it is to hold; None if it is to be gone."""
+    """The new content; None: delete the file."""
     kept: bytes
-    """Where what it holds now is kept, or would be."""
+    """The path of the backup of its present content."""
     keeps: bool
-    """True if that is to be kept: another program has written of it what is in no other copy."""
+    """True if the backup must stay: the file has another program's entries that no other copy has."""
     spent: bytes | None = None
-    """Where the copy is, of what it was before us, that is needed no longer: the file is that again."""
+    """The path of the backup of its original content, which is no longer needed: the file is the same again."""
 
     @property
     def is_none(self) -> bool:
@@ -58,20 +58,20 @@ class FileChange(NamedTuple):
 
 
 class ConfigPlan(NamedTuple):
-    """What is to be done, file by file."""
+    """The changes, file by file."""
 
     client: Client
     changes: Sequence[FileChange]
-    """Those of files that need one."""
+    """Changes of files that need one."""
     root: bytes
     """The real path of the place that it is about."""
     remove: bool
 
 
 def plan(name: str, place: ClientTarget, *, home: bytes | None = None, remove: bool = False) -> ConfigPlan:
-    """Work out what configuring a client means, or (``remove``) taking it back. Changes nothing.
+    """Plan the configuration of a client, or (``remove``) its reversal. Changes nothing.
 
-    Raises `RefusedError` if a file is malformed, or cannot be changed without harm; its hint says what belongs there.
+    Raises `RefusedError` if a file is malformed, or cannot be changed without harm; its hint shows the required entry.
     """
     about = find_client(name)
     folder = os.path.join(os.path.abspath(home) if home is not None else default_home(place.environ), KEPT)
@@ -81,8 +81,8 @@ def plan(name: str, place: ClientTarget, *, home: bytes | None = None, remove: b
 
 
 def carry_out(plan: ConfigPlan) -> None:
-    """Do it, file by file. Raises `RefusedError` if one has changed since it was looked at; it names those that are
-    done, which the same command, done again, leaves as they are.
+    """Carry out the plan, file by file. Raises `RefusedError` if a file has changed since the plan; the error names the
+    finished files, which a repeated command skips.
     """
     done: list[str] = []
     for change in plan.changes:
@@ -126,7 +126,7 @@ def _change(about: Client, file: File, place: ClientTarget, folder: bytes, *, re
 
 
 def _clear(folder: bytes, root: bytes) -> None:
-    """Remove the directories that are empty without our file, up to the root, and none that a link leads to."""
+    """Remove directories that are empty without our file, up to the root, but none behind a link."""
     if not folder.startswith(root + b"/"):
         return
     at = folder[len(root) + 1 :]
@@ -135,7 +135,7 @@ def _clear(folder: bytes, root: bytes) -> None:
             while at and tree.rmdir(at):
                 at = at.rpartition(b"/")[0]
     except (OSError, HoldfastError):
-        return  # what it was about is done; an empty directory does no harm
+        return  # the file is done, and an empty directory is harmless
 
 
 def _decoded(content: bytes) -> str:

@@ -19,7 +19,7 @@ _EVENTS: Mapping[str, Action] = {
     "AfterAgent": "turn",
 }
 _TOOLS = "^(run_shell_command|write_file|replace|mcp_(?!holdfast_).*)$"
-"""Those that write. A tool's name is matched by a regular expression of JavaScript."""
+"""The tools that write. The client matches a tool's name by a regular expression of JavaScript."""
 _TIMEOUT = 60_000  # milliseconds
 
 

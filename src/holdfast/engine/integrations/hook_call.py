@@ -1,6 +1,6 @@
-"""A hook's call, before it is known whether there is anything to do: who calls, and what comes on standard input.
+"""A hook's call, before any work: its client, and its standard input.
 
-Most calls end here, as nothing but prompts concerns us outside of a run; so little is loaded for it.
+Most calls end here, since only prompts matter outside of a run; so this module imports little.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CLIENTS = ("claude", "codex", "gemini", "cursor", "opencode")
 
 MAX_BYTES = 8 << 20
-"""What a tool has read or written may be part of the input. Of more than this nothing is looked at."""
+"""The limit of the input, which may contain a tool's data. The rest is ignored."""
 MAX_SECONDS = 10.0
 
 _PIECE = 1 << 16

@@ -1,8 +1,8 @@
-"""What a client's hook does: save the state at every prompt, enter that in the history, and make one step of each tool
-call under a run.
+"""The work of a client's hook: save the state at every prompt, record the prompt in the history, and make one step of
+each tool call in a run.
 
-Which step is a call's can be read from its label, and nothing else has to be remembered between one hook and the next.
-Of calls that overlap the first one opens the step, and its end closes it.
+A step's label tells which call it belongs to, so no state is kept between hooks. Of overlapping calls the first one
+opens the step, and its end closes it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ _MOST_OF_NAME = 64
 
 
 def perform(client: str, action: Action, event: HookEvent, *, home: bytes | None, environ: Mapping[str, str]) -> str:
-    """Do what an event of a client asks for, in the workspace that it names. Returns what was done, for people.
+    """Handle a client's event in the workspace that it names. Returns a message for people.
 
-    Raises what `Workspace` raises. A step is opened only in the run that this process belongs to, and only where none
-    is open.
+    Raises as `Workspace`. A step is opened only in the run that this process belongs to, and only if none is open.
     """
     flags = {"lock.timeout": _WAIT_SECONDS}
     opener = Opener(home=home, environ=environ, flags=flags, lenient=True)
@@ -63,7 +62,7 @@ def _save(workspace: Workspace, client: str, event: HookEvent, run: str | None) 
         )
     done = workspace.prompt(event.prompt, author=client)
     state = "saved" if done.created else "nothing has changed since"
-    # (A watcher that an earlier version has started enters no prompts.)
+    # A watcher that an earlier version has started records no prompts.
     way = "" if done.prompt is None else f"; `holdfast undo --to prompt:{done.prompt}` goes back to before this prompt"
     steps = "" if run is not None else "; no steps are recorded outside `holdfast run`"
     return f"{state} {done.checkpoint.id[:12]}{way}{steps}"
@@ -98,7 +97,7 @@ def _serves(service: UndoService, run: str) -> bool:
 
 
 def _name(text: str) -> str:
-    """What stands for an id in a label: the id, if it is a bearable one, else its hash."""
+    """The form of an id in a label: the id if it is valid there, else its hash."""
     if len(text) <= _MOST_OF_NAME and re.fullmatch(r"[A-Za-z0-9_.-]+", text):
         return text
     return hash_bytes(text.encode("utf-8", "surrogateescape")).hex()[:24]

@@ -1,6 +1,6 @@
-"""What a client tells a hook on its standard input: one JSON object, hostile until it is understood.
+"""A client's input for a hook: one JSON object, hostile until it is parsed.
 
-The clients call the same things by different names; what is not one of them is not looked at.
+The clients have different names for the same fields; other fields are ignored.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from holdfast.model.ids import hash_bytes
 
 
 class HookEvent(NamedTuple):
-    """What happened."""
+    """The event."""
 
     directory: bytes
     """Where the client works."""
     session: str
     call: str
-    """What tells a tool call from others of its session."""
+    """Identifies a tool call in its session."""
     title: str
-    """The tool, and what it is about."""
+    """The tool and its subject."""
     prompt: str
 
 
@@ -41,7 +41,7 @@ class _Input(msgspec.Struct):
 
 
 class _About(msgspec.Struct):
-    """What tools are called with that says what they are about."""
+    """Arguments of tools that name their subject."""
 
     command: Any = None
     file_path: Any = None
@@ -50,7 +50,7 @@ class _About(msgspec.Struct):
 
 
 def decode(data: bytes, here: bytes) -> HookEvent:
-    """What the input says; ``here`` is where the client works if it does not say so. Raises `FormatError`."""
+    """Parse the input; ``here`` is the client's directory if the input has none. Raises `FormatError`."""
     try:
         given = json_decoder(_Input).decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -1,8 +1,8 @@
 """opencode. Sources: opencode.ai/docs/config, /mcp-servers and /plugins of 1.x, opencode.ai/v2/docs of 2.x, and the
 types of its plugins (github.com/anomalyco/opencode, packages/plugin), as of November 2026.
 
-Both majors read a server that stands directly below ``mcp``; below ``mcp.servers`` 2.x alone does. A plugin that
-exports an object is started by ``server`` in 1.x, and by ``setup`` in 2.x.
+Both major versions read a server directly below ``mcp``; only 2.x reads ``mcp.servers``. A plugin that exports an
+object is started by ``server`` in 1.x, and by ``setup`` in 2.x.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EVENTS: Mapping[str, Action] = {
     "tool.after": "end",
     "idle": "turn",
 }
-"""Those that the plugin names."""
+"""The events that the plugin reports."""
 
 _FOLDER = "opencode"
 
@@ -112,7 +112,7 @@ def _files(place: ClientTarget) -> Sequence[File]:
 
 
 def _config(base: str) -> str:
-    """The file that is there; of two, the one that allows comments by its name."""
+    """The existing file; of two, the one whose name allows comments."""
     commented = os.path.join(base, "opencode.jsonc")
     return commented if os.path.lexists(commented) else os.path.join(base, "opencode.json")
 

@@ -43,14 +43,14 @@ _SAID_BYTES = 64 << 10
 _SLACK_SECONDS = 30.0
 _CHECK_SECONDS = 10.0
 _STAYS_SECONDS = 1.0
-"""What is started, and has no health check, has to go on for so long."""
+"""How long a started program without a health check must run."""
 
 
 def copy_production(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
-    """Copy production with all that is in it, and bring the copy to the merged state. What an earlier attempt has left
-    is removed first.
+    """Copy production with all its files, and bring the copy to the merged state. Files of an earlier attempt are
+    removed first.
 
-    ``changed``: production was edited since it was planned for. Raises `StorageError`, and leaves production alone.
+    ``changed``: production was edited since the plan. Raises `StorageError`, with production unchanged.
     """
     context, facts = job.context, job.facts
     root = context.workspace.path
@@ -119,9 +119,7 @@ class _NothingNoted:
 
 
 def _copied_to(job: PromotionJob, tree: bytes) -> None:
-    """Let the best provider for that, or the one that was asked for, copy production. Raises `UnsupportedError`,
-    `OSError`.
-    """
+    """Let the best provider, or the configured one, copy production. Raises `UnsupportedError`, `OSError`."""
     providers = providers_of(job.context, job.row.id)
     found = [one.detect_beside(os.path.dirname(tree)) for one in providers]
     choice = choose(providers, job.spec.provider, ignored=True, key="promote.provider", detected=found)
@@ -131,21 +129,21 @@ def _copied_to(job: PromotionJob, tree: bytes) -> None:
 
 
 def tree_at(job: PromotionJob, tree: bytes) -> LocalTree:
-    """What was copied, looked at by production's rules."""
+    """The copy as a tree with production's rules."""
     return job.opener.tree_at(tree, job.folder, job.context.settings)
 
 
 def run_stage(job: PromotionJob, stage: Stage) -> PromotionAnswer | Literal["again"] | None:
-    """Run a stage's command, if there is one; how that failed, or None.
+    """Run a stage's command, if there is one; its failure, or None.
 
-    ``again``: it was cut short before, and what it has left is not to be built on. Nothing that it started runs when
-    this returns. Raises `UnsupportedError` where commands cannot be isolated as asked for.
+    ``again``: the stage was interrupted before, and its results must not be used. All its processes have ended when
+    this returns. Raises `UnsupportedError` where commands cannot be isolated as requested.
     """
     spec = job.spec
     words = {"setup": spec.setup, "build": spec.build, "check": [*spec.start, *spec.health]}[stage]
     if not words:
         return None
-    # (By attempt: a process that was taken over, and still runs, is not to take the marker of the one that goes on.)
+    # Named by the attempt: a process that lost its lease, but still runs, must not take the marker of the present one.
     begun = os.path.join(job.folder, b"begun-%d" % job.facts.attempt)
     done = os.path.join(job.folder, b"done-%d-%b" % (job.facts.attempt, stage.encode()))
     if os.path.lexists(done):
@@ -169,7 +167,7 @@ def _command(job: PromotionJob, stage: Literal["setup", "build"], words: list[st
 
 
 def _check(job: PromotionJob) -> PromotionAnswer | None:
-    """Start what was built, and ask it how it is."""
+    """Start the built program, and run its health check."""
     spec = job.spec
     order = {
         "start": spec.start,
@@ -240,7 +238,7 @@ def output_path(job: PromotionJob, stage: str) -> bytes:
 
 
 def last_output(path: bytes) -> str:
-    """The end of what was printed, as text."""
+    """The end of the output, as text."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -1,7 +1,7 @@
-"""Where a promotion is built: a private directory beside production, or in the home where the two cannot change places.
+"""The place of a promotion's build: a private directory beside production, or in the home if the two cannot be swapped.
 
-Its name has the promotion's id, 64 random bits, and it is noted in the catalog before it is made: what has such a name,
-is a directory, private and the user's own, is surely ours.
+Its name has the promotion's id, 64 random bits, and the catalog has it before it is made. So a private directory with
+such a name that the user owns is surely ours.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ def container_of(job: PromotionJob) -> bytes:
 
 
 def tree_of(job: PromotionJob) -> bytes:
-    """The tree that is built, in there; after the swap the one that was production."""
+    """The tree being built; after the swap the old production."""
     return os.path.join(container_of(job), TREE)
 
 
 def home_of(job: PromotionJob) -> bytes:
-    """What isolated commands see at the path of the user's directory: caches, and what else they write there."""
+    """The directory that isolated commands see in the place of the user's home: for caches and other files."""
     return os.path.join(container_of(job), _HOME)
 
 
 def remove_home(job: PromotionJob) -> None:
-    """Remove that, when no command needs it any more. (What cannot be removed goes with the rest.)"""
+    """Remove that home when no command needs it any more. If that fails, it is removed with the rest."""
     if container_of(job):
         with suppress(OSError):
             remove_whole(home_of(job))
@@ -85,7 +85,7 @@ def prepare(job: PromotionJob) -> None:
 
 
 def remove(job: PromotionJob) -> bool:
-    """Remove what was built, if it is surely ours; True if nothing of it is left. Raises `StorageError`."""
+    """Remove the build, if it is surely ours; True if it is completely gone. Raises `StorageError`."""
     path = container_of(job)
     if not path:
         return True
@@ -97,7 +97,7 @@ def remove(job: PromotionJob) -> bool:
         return False
     try:
         with suppress(FileNotFoundError):
-            # What is removed in part is not to be taken for the old directory, which another process has changed.
+            # A partly removed tree must not be mistaken for the old production with another process's changes.
             os.rename(os.path.join(path, TREE), os.path.join(path, _GOING))
         remove_subvolume(os.path.join(path, _GOING))
         remove_whole(path)
@@ -107,12 +107,12 @@ def remove(job: PromotionJob) -> bool:
 
 
 def own_entries(job: PromotionJob, root: bytes) -> ProtectedDirectories:
-    """What of Holdfast's lies in ``root``: it is of no tree."""
+    """Holdfast's own files in ``root``, which belong to no tree."""
     return find_protected(own_entry_paths(job, root))
 
 
 def own_entry_paths(job: PromotionJob, root: bytes) -> list[bytes]:
-    """What `own_entries` finds, by where it may lie."""
+    """The paths that `own_entries` finds, at their possible places."""
     from holdfast.engine.opening.home import own_directories
 
     directories = [*own_directories(job.opener.home, job.context.settings), os.path.join(root, UNDO_LOG_IN_TREE)]
@@ -121,7 +121,7 @@ def own_entry_paths(job: PromotionJob, root: bytes) -> list[bytes]:
 
 
 def _captured(job: PromotionJob, root: bytes) -> str | None:
-    """Whether what is made beside production would be captured there."""
+    """Whether a directory beside production would be captured there."""
     catalog = job.context.catalog
     above = os.path.dirname(root)
     while above != b"/":
@@ -195,7 +195,7 @@ def save_stamps(job: PromotionJob, name: bytes, found: Stamps) -> None:
 
 
 def load_stamps(job: PromotionJob, name: bytes) -> Stamps:
-    """What was kept. Raises `FormatError` if that is damaged or not there."""
+    """The saved stamps. Raises `FormatError` if they are damaged or missing."""
     path = os.path.join(job.folder, name)
     try:
         with open(path, "rb") as file:

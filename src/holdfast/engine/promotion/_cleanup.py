@@ -1,4 +1,4 @@
-"""After the swap, or after a failure: what runs is restarted, and what was built or replaced is removed."""
+"""After the swap, or after a failure: production's processes are restarted, and the old or unused tree is removed."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _MOST_LATE = 100
 
 
 def restart(job: PromotionJob) -> None:
-    """Run what restarts production's own processes, if anything does: with all rights of the user. How it went is
-    noted, and changes nothing about the promotion.
+    """Run the command that restarts production's own processes, if configured: with all rights of the user. Its result
+    is recorded, and does not affect the promotion.
 
-    What it leaves running goes on.
+    Its background processes go on.
     """
     words, facts = job.spec.restart, job.facts
     if not words or facts.restart is not None:
@@ -44,7 +44,7 @@ def restart(job: PromotionJob) -> None:
     try:
         with open(output, "wb") as file:
             os.fchmod(file.fileno(), 0o600)
-            # (No `processes.child`, with which all that it leaves running would end.)
+            # No `processes.child`, which would end all its background processes.
             process = start_in_own_session(
                 words,
                 stdin=subprocess.DEVNULL,
@@ -75,7 +75,7 @@ def finish_promotion(job: PromotionJob) -> PromotionAnswer:
 
 
 def remove_old(job: PromotionJob) -> None:
-    """Remove the old directory if no process would miss it, and note why not. (What uses it may need what is in it.)"""
+    """Remove the old directory if no process uses it; otherwise record why not."""
     facts = job.facts
     tree = build_directory.tree_of(job)
     if facts.exchange and os.path.lexists(tree):
@@ -105,14 +105,14 @@ def _watcher(job: PromotionJob) -> int:
 
 
 def discard_build(job: PromotionJob, answer: PromotionAnswer) -> PromotionAnswer:
-    """Before the swap: remove what was built, and end with ``answer``. Production is untouched."""
+    """Before the swap: remove the build, and end with ``answer``. Production is untouched."""
     _remove(job)
     _forget_plan(job)
     return job.end(answer)
 
 
 def _remove(job: PromotionJob) -> None:
-    """Remove what is ours; what cannot be removed now, `sweep` removes."""
+    """Remove our files; `sweep` removes those that cannot be removed now."""
     try:
         if not build_directory.remove(job):
             _LOG.warning("%s is not Holdfast's any more, and stays", job.facts.container)
@@ -124,7 +124,7 @@ def _remove(job: PromotionJob) -> None:
 
 
 def _forget_plan(job: PromotionJob) -> None:
-    """The merged states were no states of any tree: what production has become is a checkpoint of its own."""
+    """Forget the merged states, which no tree has had: production's new state is a checkpoint of its own."""
     catalog = job.opener.store().catalog
     catalog.unpin_all(job.pins)
     for merged in job.facts.plans:

@@ -1,7 +1,7 @@
-"""Where production cannot change places with what was built: it is brought to the same state file by file.
+"""For a production that cannot be swapped with the build: it is updated to the same state file by file.
 
-Not atomic: what checkpoints hold by a restore with a journal, which a crash interrupts and the next call finishes; what
-they do not hold (dependencies, build outputs) after it, each file atomically. Undo takes the first part back.
+Not atomic. Captured files come first, by a restore with a journal, which the next call finishes after a crash. Other
+files (dependencies, build outputs) follow, each atomically. Undo reverses the first part.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 def update_in_place(job: PromotionJob) -> Literal["changed"] | None:
-    """Bring production to what was built. Repeated, it finishes what was cut short.
+    """Update production to the build. Idempotent: a repeated call finishes an interrupted one.
 
-    ``changed``: another process has edited it since it was looked at, and nothing was done.
+    ``changed``: another process has edited it since the check, and nothing was done.
     """
     context, facts = job.context, job.facts
     target = _captured(job, context)
@@ -73,13 +73,13 @@ def update_in_place(job: PromotionJob) -> Literal["changed"] | None:
 
 
 def _stands_on(context: Context, target: CheckpointId) -> bool:
-    """Whether production was brought there: to ``target``, or to what is left of it under the rules that came along."""
+    """Whether production was brought to ``target``, or to its part that the new rules capture."""
     head = context.catalog.cursor(context.workspace.id).head
     return head is not None and target in (head, context.catalog.checkpoint(head).parent)
 
 
 def _captured(job: PromotionJob, context: Context) -> CheckpointId:
-    """A checkpoint of what was built, that no tree stands on yet. Content that was just collected is stored anew."""
+    """A checkpoint of the build, which no tree has yet. Content that was just collected is stored anew."""
     if job.facts.target:
         return CheckpointId(job.facts.target)
     spec = job.spec
@@ -93,7 +93,7 @@ def _captured(job: PromotionJob, context: Context) -> CheckpointId:
         raise
     held = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     differing = manifest.diff(context.store.pages_with(held.new_pages), ours.root, held.root)
-    # (What is ignored from now on is in the copy still, and was not deleted.)
+    # Newly ignored files still exist in the copy, so they were not deleted.
     there = files_on_disk(build_directory.tree_of(job), [one.path for one in differing if one.after is None])
     changes = [one for one in differing if one.path not in there]
     name = new_checkpoint_id(context.random)
@@ -111,7 +111,7 @@ def _captured(job: PromotionJob, context: Context) -> CheckpointId:
 
 
 def _copy_uncaptured(job: PromotionJob, context: Context) -> None:
-    """What was built and no checkpoint holds; where production's own was changed meanwhile, that stays."""
+    """Copy built files that no checkpoint holds; production's own stay if they were changed meanwhile."""
     root, tree = context.workspace.path, build_directory.tree_of(job)
     own = build_directory.own_entries(job, root)
     try:

@@ -1,4 +1,4 @@
-"""What every step of a promotion works with: its row, production opened, its folder in the home, its lease."""
+"""The context of every step of a promotion: its row, production opened, its folder in the home, its lease."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _check_place(path: bytes, place: tuple[int, int], known: Iterable[DirectoryI
 
 
 class PromotionJob:
-    """One promotion, opened. Steps are functions over it; it holds no logic of its own."""
+    """One promotion, opened. Steps are functions over it; it has no logic of its own."""
 
     def __init__(self, site: PromotionSite, opener: Opener, promotion: str) -> None:
         self.site = site
@@ -117,23 +117,23 @@ class PromotionJob:
 
     @property
     def context(self) -> Context:
-        """Production, opened on first use. Raises `NotFoundError` if its directory is not there, and `RefusedError`
-        (code ``production_replaced``) if another one is there than the one that was named.
+        """Production, opened on first use. Raises `NotFoundError` if its directory is missing, and `RefusedError` (code
+        ``production_replaced``) if its path has another directory than the recorded one.
         """
         if self._context is None:
             place = self.spec.place if self.row.phase in ("building", "swapping") else None
-            # (What it was when the build began tells it from others where devices got other numbers meanwhile.)
+            # Its identity at the build's beginning, in case device numbers have changed since.
             known = [DirectoryIdentity(*one) for one in (self.facts.old, self.facts.built) if one is not None]
             self._context = open_named(self.opener, self.row.workspace, place, known)
         return self._context
 
     @property
     def pins(self) -> str:
-        """The reason of what is pinned for it."""
+        """The reason of the promotion's pins."""
         return f"the promotion {self.row.id}"
 
     def save(self, phase: Phase | None = None, result: Result | None = None) -> None:
-        """Write down what is known. Raises `LockedError` if another process is at work on it by now."""
+        """Save the known facts. Raises `LockedError` if another process has taken over the promotion."""
         self.row = self.rows.change(
             self.row._replace(
                 phase=phase or self.row.phase, result=result or self.row.result, facts=encode_json(self.facts)
@@ -141,7 +141,7 @@ class PromotionJob:
         )
 
     def end(self, answer: PromotionAnswer) -> PromotionAnswer:
-        """Write down how it has ended, and let go of what was pinned for it."""
+        """Save the result, and release the promotion's pins."""
         from typing import cast
 
         self.facts.answer = answer
@@ -151,10 +151,10 @@ class PromotionJob:
 
 
 class ProductionLease:
-    """The lease of one production: its holder is the one process that promotes to it. Taken over when its process
-    has died, or (another machine's) has not renewed it in time.
+    """The lease of one production: only its holder promotes to it. Another process takes it over after the holder has
+    died, or (on another machine) has not renewed it in time.
 
-    A thread of its own keeps it; `lost` tells if another process has it by now.
+    A thread renews it; `lost` tells if another process has taken it.
     """
 
     def __init__(self, site: PromotionSite, production: WorkspaceId) -> None:
@@ -195,7 +195,7 @@ class ProductionLease:
         except Exception as error:  # noqa: BLE001 - whatever it is: nothing keeps the lease any more
             self._error = error if isinstance(error, HoldfastError) else unexpected(error)
             self.lost = True
-            if self._taken.is_set():  # no caller waits for it to be told
+            if self._taken.is_set():  # no caller waits for it to report that
                 _LOG.warning("the lease of the production is lost: %s", self._error.message)
         finally:
             self._taken.set()

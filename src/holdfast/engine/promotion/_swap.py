@@ -1,7 +1,7 @@
-"""The point of no return: production and what was built change places, if production is still what it was built from.
+"""The point of no return: production and the build are swapped, if production is still the state that was copied.
 
-Everything here can be killed at any moment and called again: what has happened is told by which directory is where
-(device, inode, time of birth), which the catalog knows from before.
+Every step here may be killed and repeated: the places of the two directories show the progress. Their identities
+(device, inode, birth time) are in the catalog before the swap.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _ROUNDS = 5
-"""So often what is ignored is carried over again, as a process writes to it all the time."""
+"""How often ignored files are carried over again while a process keeps writing to them."""
 
 
 def swap(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
-    """Let what was built take production's place, checkpoint it, and write that into its history.
+    """Swap the build with production, checkpoint it, and record that in its history.
 
-    ``changed``: production was edited since it was planned for, and is as its editors have it. None: it is done. Raises
-    `HoldfastError`: before the swap production is untouched then; after it, the next call goes on.
+    ``changed``: production was edited since the plan, and keeps the edits. None: it is done. Raises `HoldfastError`:
+    before the swap production is untouched; after it, the next call continues.
     """
     context = job.context
     if reverses_steps(context.folder):
@@ -88,7 +88,7 @@ def has_begun(job: PromotionJob) -> bool:
 
 
 def record(job: PromotionJob) -> None:
-    """Enter in production's history what it has become. Idempotent."""
+    """Record production's new state in its history. Idempotent."""
     context, facts = job.context, job.facts
     if facts.answer is not None:
         return
@@ -96,7 +96,7 @@ def record(job: PromotionJob) -> None:
     provenance = Provenance(spec.author, spec.message, spec.command)
     with context.lock(), open_and_quieten(context):
         cursor = context.catalog.cursor(context.workspace.id)
-        # (If another command has saved it meanwhile, that is the state; undo goes back to the one before either way.)
+        # If another command has saved it meanwhile, that is the state; undo returns to the one before in either case.
         first = cursor.head == facts.ours
         if (left := _state_before_recording(job)) is not None:
             first, done = False, left
@@ -120,8 +120,8 @@ def record(job: PromotionJob) -> None:
 
 
 def _state_before_recording(job: PromotionJob) -> Checkpoint | None:
-    """What production had become, if it was brought elsewhere from there before that was recorded: by then they had
-    saved it. The state that it is in now holds nothing of the fork.
+    """Production's new state, if production was changed again before that was recorded: that change had saved it. The
+    present state then has nothing of the fork.
     """
     catalog = job.context.catalog
     since = [one for one in catalog.events(job.row.workspace) if one.seq > job.facts.seen]
@@ -134,9 +134,7 @@ def _state_before_recording(job: PromotionJob) -> Checkpoint | None:
 
 
 def _prepare(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
-    """See whether production is still what was built from, and carry over what has changed of that which no checkpoint
-    holds.
-    """
+    """Check that production is still the state that was copied, and carry over later changes of uncaptured files."""
     context, facts = job.context, job.facts
     root, tree = context.workspace.path, build_directory.tree_of(job)
     refuse_running(context)
@@ -175,7 +173,7 @@ def _prepare(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
 
 
 def _uncaptured(job: PromotionJob, paths: Sequence[bytes]) -> list[bytes]:
-    """Those of ``paths`` that neither production's state nor the merged one holds."""
+    """Those of ``paths`` that are neither in production's state nor in the merged one."""
     context, facts = job.context, job.facts
     held: set[bytes] = set()
     for one in (facts.ours, facts.merged):
@@ -224,7 +222,7 @@ def _exchange(job: PromotionJob) -> Literal["changed"] | None:
 
 
 def _swap_back(job: PromotionJob, root: bytes, tree: bytes, made: Stamps) -> None:
-    """Swap back; what was written to the new directory in between is brought along."""
+    """Swap back, with files that were written to the new directory in between."""
     exchange(root, tree)
     own = build_directory.own_entries(job, root)
     meanwhile = changed_paths(made, stamps(tree, without=own))

@@ -1,7 +1,7 @@
-"""The state that production is to be in: its own, and what a fork has done. The one place that knows how that is found.
+"""The target state of production: its own with a fork's changes. Only this module knows how it is found.
 
-Whatever stands behind it, the contract is `combine`'s: a checkpoint that no tree stands on yet, or what only a person
-or an agent can decide.
+For every method the contract is `combine`'s: a checkpoint that no tree has yet, or the decisions that only a person or
+an agent can make.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ _MOST_DIFFERENCES = 1 << 20
 
 
 class CombinedState(NamedTuple):
-    """What comes of the two."""
+    """The result of combining the two."""
 
     base: CheckpointId
     merged: CheckpointId | None
-    """The merged state; None if nothing is to be done, or not everything can be told."""
+    """The merged state; None if there is nothing to do, or a decision is open."""
     changes: Sequence[Change]
     """From production's state to the merged one."""
     changesets: int
     """How many steps of work the fork has done."""
     counts: PlanCounts
     overlapping: Sequence[OverlappingFile]
-    """What cannot be told; then ``merged`` is None."""
+    """The open decisions; then ``merged`` is None."""
     record: str = ""
     """How each file that both sides have changed came to be, as `MergeParent` keeps it."""
     uncaptured: Sequence[bytes] = ()
-    """What the fork captures no more, and has not deleted: it stays as production has it."""
+    """Paths that the fork stopped capturing, and did not delete: they stay as in production."""
 
 
 def combine(
@@ -74,12 +74,12 @@ def combine(
     stop: threading.Event | None = None,
     environment: Mapping[bytes, bytes] | None = None,
 ) -> CombinedState:
-    """Put production's state ``ours`` and the fork's state ``theirs`` together, by a stacked merge and its ladder.
+    """Merge the fork's state ``theirs`` into production's state ``ours``, by a stacked merge and its ladder.
 
-    What a person has ``decided`` does not go through the ladder. Moves nothing, and takes production's lock for the
-    commit alone: the ladder may ask an agent, which ``stop``, when it is set, ends, and which gets this ``environment``
-    (None: this process's). The merged state gets the id ``name``. Without a ``provenance`` nothing is stored and no
-    agent asked, and ``merged`` is None. Raises `RefusedError` (``unrelated``) where the two have no state in common.
+    Files that a person has ``decided`` skip the ladder. Moves nothing, and takes production's lock for the commit
+    alone: the ladder may ask an agent. Setting ``stop`` ends the agent, whose ``environment`` defaults to this
+    process's. The merged state gets the id ``name``. Without a ``provenance`` nothing is stored and no agent asked, and
+    ``merged`` is None. Raises `RefusedError` (``unrelated``) where the two have no state in common.
     """
 
     def ladder() -> Ladder:
@@ -124,11 +124,11 @@ def combine(
 def note_taken_in(
     context: Context, became: CheckpointId, theirs: CheckpointId, base: CheckpointId, record: str
 ) -> None:
-    """Note that production's state ``became`` holds all that the fork has done: the next promotion of the same fork
+    """Record that production's state ``became`` has all of the fork's changes: the next promotion of the same fork
     begins there. Idempotent.
 
-    Nothing is noted of a state that the fork stands on (what was built is what was there before): no state is its own
-    ancestor, and what the fork has done did not come to it.
+    Nothing is recorded for a state that is an ancestor of the fork (the build equals the former state): no state may be
+    its own ancestor, and the fork's changes are not in it.
     """
     if became in context.catalog.lineage(theirs):
         return
@@ -137,16 +137,15 @@ def note_taken_in(
         fork_merge.forget_answers(context, [parse_display(one["path"]) for one in json.loads(record)["files"]])
 
 
-# Before anything is built: production is saved, and what is to become of it is put together. Its tree is only read.
+# Before the build: production is saved, and its target state is found. Its tree is only read.
 
 UNCHANGED = "Production unchanged."
 
 
 def plan(job: PromotionJob) -> PromotionAnswer | None:
-    """Save production, and put its state and the fork's together; how that ended, or None if there is something to
-    build.
+    """Save production, and find its target state; the result, or None if a build must follow.
 
-    Raises `RefusedError` while a run is going on in production, or a restore of it was cut short.
+    Raises `RefusedError` during a run in production, or if a restore of it was cut short.
     """
     context, facts, spec = job.context, job.facts, job.spec
     provenance = Provenance(spec.author, spec.message, spec.command)
@@ -156,7 +155,7 @@ def plan(job: PromotionJob) -> PromotionAnswer | None:
         refuse_unfinished(context.folder)
         refuse_running(context)
         ours = create_checkpoint_locked(context, CheckpointRequest(kind="auto")).checkpoint.id
-    # (Noted before there is such a checkpoint: killed in between, the next process knows what to forget.)
+    # Recorded before the checkpoint exists: after a kill, the next process knows which one to forget.
     name = new_checkpoint_id(context.random)
     facts.plans.append(name)
     job.save()
@@ -193,7 +192,7 @@ def interrupted_answer() -> PromotionAnswer:
 
 
 def plan_answer(combined: CombinedState) -> PromotionAnswer:
-    """What a plan says: ``needs_reapply``, ``unchanged``, or ``clean`` where something can be done."""
+    """The answer of a plan: ``needs_reapply``, ``unchanged``, or ``clean`` if there is something to do."""
     result = "needs_reapply" if combined.overlapping else "clean" if combined.changes else "unchanged"
     return PromotionAnswer(
         result=result,

@@ -1,8 +1,8 @@
-"""A promotion's way, step by step. The catalog's row is all that is kept of it: how far it is, and what was found.
+"""The steps of a promotion. Its only record is the catalog's row, with its progress and its facts.
 
-Every step can be repeated. That it has ended is written to the row before the next one begins, so another process that
-has the lease of the production goes on by the row after a crash. Each write names the revision of the row that it
-follows, and each step begins by comparing it: a process that was taken over does no further step.
+Every step can be repeated. Its end is written to the row before the next one begins, so after a crash another process
+with the lease of the production continues by the row. Each write names the revision of the row that it follows, and
+each step first compares it: a process that lost its lease does no further step.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ class PromotionRun:
         `KeyboardInterrupt` ends what runs, and is raised when that is cleared away.
         """
         interrupted = False
-        # (On a thread of its own: no step is left half way by an interrupt.)
+        # On a thread of its own: an interrupt must not stop in the middle of a step.
         with ThreadPoolExecutor(1, "promotion") as pool:
             going = pool.submit(self._go_on)
             while True:
                 try:
-                    # (The system may give the signal to the other thread, and then nothing wakes this one.)
+                    # The timeout matters: the signal may go to the other thread, and then nothing wakes this one.
                     if wait([going], _LOOK_SECONDS).done:
                         answer = going.result()
                         break
@@ -137,7 +137,7 @@ class PromotionRun:
         if (ended := job.facts.failure or (job.facts.answer if job.row.phase == "ended" else None)) is not None:
             return _fail(job, ended)
         names = list(STEPS)
-        # (The row of a former version does not say which step is next: what was built by it is built anew.)
+        # A row of a former version does not name the next step: its build is repeated.
         at = max(names.index(job.facts.next), 0 if job.row.phase == "building" else names.index("swap"))
         self._tell(names[at])
         found = STEPS[names[at]](job)
@@ -149,13 +149,13 @@ class PromotionRun:
 
 
 def _fail(job: PromotionJob, answer: PromotionAnswer) -> PromotionAnswer:
-    """Take back what was built. After the swap there is nothing to take back: the rest is done when it goes on."""
+    """Remove the build. After the swap nothing can be taken back: a later continuation does the rest."""
     if job.row.phase == "ended":
         return answer
     if job.row.phase != "building":
         answer.recovery = f"`holdfast promote --resume {job.row.id}` goes on"
         return answer
-    # (Noted before anything is removed: killed on the way, it ends with the same answer.)
+    # Recorded before anything is removed: after a kill, it ends with the same answer.
     answer = job.facts.failure or answer
     job.facts.failure = answer
     job.save()

@@ -31,11 +31,11 @@ class BuildIsolation(NamedTuple):
     """Where commands of promotions run on this machine."""
 
     level: Literal["namespace", "none", "refused"]
-    """``refused``: they do not, as they cannot be isolated as asked for."""
+    """``refused``: they do not run, since they cannot be isolated as requested."""
     reason: str = ""
     """But for ``namespace``: why."""
     help: str = ""
-    """What would change that."""
+    """A change that would allow it."""
 
 
 def find_isolation(isolation: str, network: str) -> BuildIsolation:
@@ -48,17 +48,17 @@ def find_isolation(isolation: str, network: str) -> BuildIsolation:
     try:
         require_isolation(SandboxPolicy(FileAccess(b"/nowhere"), parse_network(network)))
     except UnsupportedError as error:
-        # (A network that is disabled was asked for: it is not given to what cannot be kept from it.)
+        # The settings disable the network: commands that would still reach it must not run.
         is_enough = isolation == "auto" and network == "open"
         return BuildIsolation("none" if is_enough else "refused", error.message, error.hint or "")
     return BuildIsolation("namespace")
 
 
 def decide_isolation(job: PromotionJob) -> None:
-    """Decide where the promotion's commands run, note that, and say so if they are not isolated. It holds to its end,
-    also when another process goes on with it.
+    """Decide where the promotion's commands run, record it, and report if they are not isolated. The decision stays,
+    also when another process continues the promotion.
 
-    Raises `UnsupportedError`, saying why and what would help, if they cannot be isolated here as asked for.
+    Raises `UnsupportedError`, with the reason and the remedy, if they cannot be isolated as requested.
     """
     spec, facts = job.spec, job.facts
     if facts.isolation or not spec.runs_commands:
@@ -117,7 +117,7 @@ def _private_home(job: PromotionJob, hidden: Sequence[bytes]) -> PrivateHome | N
 
 
 def signal_reset_prefix() -> list[bytes]:
-    """What to put before a command so that no signal is ignored in it."""
+    """The prefix of a command that makes it ignore no signal."""
     from holdfast.sandbox import limited_command
 
     program = os.path.join(os.path.dirname(os.path.abspath(limited_command.__file__)), "default_signals.py")
@@ -125,8 +125,8 @@ def signal_reset_prefix() -> list[bytes]:
 
 
 def environment_of(job: PromotionJob) -> dict[bytes, bytes]:
-    """What a command gets of the environment, isolated or not: the usual variables and those that the settings name,
-    and nothing that is Holdfast's own. A server's has secrets in it.
+    """The environment of a command, isolated or not: the usual variables and those that the settings name, but none of
+    Holdfast's own. A server's environment has secrets.
     """
     from holdfast.sandbox.policy import ENVIRONMENT, let_through
 

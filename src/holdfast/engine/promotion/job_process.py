@@ -1,7 +1,7 @@
-"""A promotion made by a process of its own: a long build goes on when the server that asked for it is killed, a server
-that is stopped interrupts it as Ctrl-C does, and the settings of its tenant are the environment of its process.
+"""A promotion in a process of its own: a long build goes on when its server is killed, a stopping server interrupts it
+like Ctrl-C, and its tenant's settings are its environment.
 
-The process is the command line's, with a list of arguments and no shell; how far it is, it says on standard output.
+The process is the command line's, with a list of arguments and no shell; it reports its progress on standard output.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KINDS: Mapping[int, type[HoldfastError]] = {2: UsageError, 3: NotFoundError, 4:
 """By the command line's exit code."""
 _LOCKED = frozenset(("locked", "promotion_busy", "taken_over"))
 ENDING = "shutting_down"
-"""The code of what was not made because its server ends."""
+"""The code of a promotion that was not made because its server ends."""
 
 
 class PromotionProcesses:
@@ -64,13 +64,13 @@ class PromotionProcesses:
         tell: Callable[[str], None],
         decided: Sequence[DecidedFile] = (),
     ) -> HoldfastError | None:
-        """Have ``holdfast promote`` with these ``words`` done, and wait for that; what it has refused, or None.
+        """Run ``holdfast promote`` with these ``words``, and wait for it; its refusal, or None.
 
-        ``settings`` are variables of its environment; what was ``decided`` it reads from a file; ``tell``
-        is called with the name of each step that begins. How it has ended is in the catalog, also if this returns an
-        error: a caller looks there first. The process goes on if this one is killed, and comes to its end.
+        ``settings`` are variables of its environment; it reads the decisions ``decided`` from a file; ``tell`` is
+        called with the name of each step that begins. Its result is in the catalog, even if this returns an error:
+        callers look there first. The process completes even if this one is killed.
         """
-        # (As its standard input: the file has no name that another process could find, or that is to be removed.)
+        # As its standard input: such a file has no name that others could find, and needs no removal.
         read = ["--decisions=/dev/stdin"] if decided else []
         line = [*module_words("holdfast", "--home"), self._home, "--json", "promote", "--steps", *read, *words]
         with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as given:
@@ -80,7 +80,7 @@ class PromotionProcesses:
                 with self._lock:
                     if self._ended:
                         return _ending()
-                    # (In the root directory, where a checkpoint's name is no directory.)
+                    # In the root directory, so that a checkpoint's name cannot be a directory.
                     child = start_in_own_session(
                         line,
                         stdin=given.fileno() if decided else subprocess.DEVNULL,
@@ -102,7 +102,7 @@ class PromotionProcesses:
             return self._said(code, errors)
 
     def end(self) -> None:
-        """Interrupt those that run: what was not swapped yet is taken back. From now on none is begun."""
+        """Interrupt the running ones: builds that were not swapped yet are removed. No new one starts."""
         with self._lock:
             self._ended = True
             for child in self._running:

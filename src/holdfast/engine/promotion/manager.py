@@ -1,4 +1,4 @@
-"""The public face of promotion: begin one, go on with one that was cut short, sweep away what is left, list them."""
+"""The public API of promotion: begin one, resume an interrupted one, sweep remains, list them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Promotion(NamedTuple):
 
 
 class ProductionRef(NamedTuple):
-    """Production, for a caller that has looked at it before: what is at its path by now is not taken for it."""
+    """A production that the caller has examined before: another directory at its path is refused."""
 
     workspace: WorkspaceId
     place: tuple[int, int]
@@ -86,12 +86,12 @@ class ProductionRef(NamedTuple):
         return cls(WorkspaceId(parts[0]), (int(parts[1]), int(parts[2])))
 
     def __str__(self) -> str:
-        """What `parse` reads."""
+        """The text for `parse`."""
         return f"{self.workspace}:{self.place[0]}:{self.place[1]}"
 
 
 class PromotionSweep(NamedTuple):
-    """What `Promotions.sweep` did."""
+    """The result of `Promotions.sweep`."""
 
     settled: Sequence[str]
     """Promotions that were cut short, and are now taken back, or, where production was swapped already, finished."""
@@ -130,18 +130,18 @@ class Promotions:
         name: str = "",
         decided: Sequence[DecidedFile] = (),
     ) -> Promotion:
-        """Bring a fork's changes to production, or leave it byte for byte as it is.
+        """Bring a fork's changes to production, or leave it unchanged, byte for byte.
 
-        ``fork`` is a directory, whose state is saved first, or a checkpoint's name; ``to`` is production (None: what
-        was forked), which as `ProductionRef` goes with the id of a checkpoint. ``name`` is the id that it is to have,
-        16 hex digits (empty: a new one), for who has to find it again; `RefusedError` (code ``promotion_exists``) if
-        there is one of that id. What was ``decided`` of files that both sides have changed holds for what was shown of
-        them (`RefusedError`, ``not_shown``, if nothing was); if that has changed since, it ends ``failed``, ``stale``.
-        Waits for other promotions to the same production (`LockedError`, ``promotion_busy``),
-        and finishes or takes back those that were cut short. Atomic for every process that looks at production's path,
-        unless the answer says otherwise; durable when it returns. How it ended is in the answer: ``promoted``,
-        ``unchanged``, ``needs_reapply``, ``build_failed``, ``failed``. Raises `UnsupportedError` without the isolation
-        that the settings ask for, `RefusedError`, `UsageError`, `NotFoundError`: then nothing was begun.
+        ``fork`` is a directory, whose state is saved first, or a checkpoint's name; ``to`` is production (None: the
+        fork's origin); a `ProductionRef` requires the id of a checkpoint. ``name`` is the promotion's id, 16 hex digits
+        (empty: a new one), for callers that must find it again; `RefusedError` (code ``promotion_exists``) if it
+        exists. Decisions in ``decided`` about files that both sides have changed are valid for the shown versions
+        (`RefusedError`, ``not_shown``, without any); if those have changed, it ends ``failed``, ``stale``. Waits for
+        other promotions to the same production (`LockedError`, ``promotion_busy``), and finishes or reverses
+        interrupted ones. Atomic for every process that reads production's path, unless the answer says otherwise;
+        durable when it returns. The answer has the result: ``promoted``, ``unchanged``, ``needs_reapply``,
+        ``build_failed``, ``failed``. Raises `UnsupportedError` without the configured isolation, `RefusedError`,
+        `UsageError`, `NotFoundError`, all before it begins.
         """
         check_id(name)
         with self._site.open_home() as opener:
@@ -176,7 +176,7 @@ class Promotions:
                 catalog = opener.store().catalog
                 if PromotionRows(catalog).by_prefix(row.id):
                     raise RefusedError(f"there is a promotion {row.id}", code="promotion_exists")
-                # (Pinned first: a row without a pin would be one whose state may be forgotten.)
+                # Pin first: the state of a row without a pin could be forgotten.
                 catalog.pin(catalog.checkpoint(theirs).root, f"the promotion {row.id}", checkpoint=theirs)
                 PromotionRows(catalog).add(row)
             with self._site.open_job(row.id) as job:
@@ -209,7 +209,7 @@ class Promotions:
             return target_state.plan_answer(combine(context, ours, theirs, None, decided=decided))
 
     def resume(self, name: str = "") -> Promotion:
-        """Go on with a promotion that was cut short: the one of this id or the beginning of it, or the only one.
+        """Resume an interrupted promotion: the one with this id or unique prefix, or the only one.
 
         Raises `NotFoundError` (``nothing_unfinished``) if there is none, and as `promote`.
         """
@@ -234,12 +234,12 @@ class Promotions:
             return [promotion_from_row(row) for row in PromotionRows(opener.open_home().store.catalog).list()]
 
     def sweep(self, *, force: bool = False) -> PromotionSweep:
-        """Take back, or finish, what crashes have left, and remove what was built and replaced, and the outputs of
-        promotions that have ended.
+        """Reverse or finish crashed promotions, and remove builds, replaced directories, and the outputs of finished
+        promotions.
 
-        Old directories that are used, or were written to since the swap, stay, unless ``force``. Nothing is removed
-        but directories that the catalog names as ours, private and the user's own. What another process works on is
-        left alone.
+        Old directories that are in use, or have changed since the swap, stay, unless ``force``. It removes only
+        directories that the catalog lists as ours, and that are private and the user's own. Promotions in progress are
+        skipped.
         """
         settled: list[str] = []
         removed: list[str] = []
@@ -287,7 +287,7 @@ class Promotions:
         return found
 
     def _settle_others(self, row: PromotionRow) -> None:
-        """Take back or finish what was cut short of other promotions to the same production, whose lease is held."""
+        """Reverse or finish other interrupted promotions to the same production, whose lease is held."""
         with self._site.open_home() as opener:
             others = PromotionRows(opener.store().catalog).list(row.workspace, unfinished=True)
         for other in others:
@@ -303,7 +303,7 @@ class Promotions:
                     _clear(job)
 
     def _settle(self, job: PromotionJob) -> None:
-        """Production is as it was before, or as it was to become: whichever of them it is nearer to."""
+        """Bring production to its old or its new state: whichever is nearer."""
         if job.row.phase in ("swapping", "swapped") and (job.row.phase == "swapped" or swap.has_begun(job)):
             _LOG.warning("the promotion %s was cut short after the swap, and is finished now", job.row.id)
             swap.swap(job) if job.row.phase == "swapping" else swap.record(job)
@@ -383,7 +383,7 @@ def _production(opener: Opener, side: Context, origin: CheckpointId) -> Context:
 
 
 def _decided(context: Context, decided: Sequence[DecidedFile]) -> list[DecidedFile]:
-    """Each for the versions that were shown. (What another merge shows until the plan was not looked at.)"""
+    """The decisions, each for the shown versions; a version that another merge shows before the plan does not count."""
     if sum(len(one.content or b"") for one in decided) > _MOST_DECIDED:
         raise UsageError(
             f"the resolutions of a promotion may have {_MOST_DECIDED >> 20} MiB in all",
@@ -483,7 +483,7 @@ def _without_auto_save(context: Context) -> AbstractContextManager[None]:
 
 
 def _message(fork: str | bytes | os.PathLike[str], to: object, message: str) -> str:
-    """What the log says of it: which fork, and why. With a `ProductionRef` what is given says both."""
+    """The log's message: the fork, and the reason. With a `ProductionRef`, the given message has both."""
     if message and isinstance(to, ProductionRef):
         return message
     return ": ".join(filter(None, (f"promoted {_named(fork)}", message)))

@@ -1,4 +1,4 @@
-"""What a promotion was asked to do, and what is known of it by now: values that the catalog keeps as JSON."""
+"""The request for a promotion, and its known facts: values that the catalog keeps as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STAGES: tuple[Stage, ...] = ("setup", "build", "check")
 
 
 class DecidedFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a person has decided of a file that both sides have changed."""
+    """A person's decision about a file that both sides have changed."""
 
     path: str
     """In production, as `display` writes it."""
@@ -28,11 +28,11 @@ class DecidedFile(msgspec.Struct, frozen=True, omit_defaults=True):
     content: bytes | None = None
     """Without ``prefer``: its new content; null for no file. Base64 in JSON."""
     version: str | None = None
-    """Which versions of both sides were shown. Null, before a promotion begins: what was shown last."""
+    """The shown versions of both sides. Null, before a promotion begins: those shown last."""
 
 
 class PromotionSpec(msgspec.Struct, frozen=True):
-    """What was asked for. Frozen when a promotion begins: what the settings say later changes nothing of it."""
+    """The request. Frozen when a promotion begins: later changes of the settings do not affect it."""
 
     path: str
     """Of production, as `display` writes it."""
@@ -59,7 +59,7 @@ class PromotionSpec(msgspec.Struct, frozen=True):
     place: tuple[int, int] | None = None
     """Device and inode that production's directory has to have until the swap, if the caller has named it so."""
     provider: str = "auto"
-    """What makes the copy."""
+    """The provider of the copy."""
     resolutions: list[DecidedFile] = []
 
     @property
@@ -83,17 +83,18 @@ class OverlappingFile(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str
     why: str = ""
     version: str = ""
-    """What a decision of it is for."""
+    """The version that a decision must be for."""
     production_diff: str | None = None
-    """What production, and the fork, have changed in it, as hunks of unified diffs; null in a dry run, where there is
-    too much of it, and where a former version has not kept it."""
+    """The changes of production, and of the fork, as hunks of unified diffs; null in a dry run, if they are too large,
+    and where a former version has not kept them.
+    """
     fork_diff: str | None = None
     foreseen: dict[str, Any] | None = None
     """In a dry run: what the ladder would do about it, as `holdfast.model.answers.merges.Foreseen`."""
 
 
 class PlanCounts(msgspec.Struct, frozen=True):
-    """What a plan would do, in files."""
+    """The changes of a plan, in files."""
 
     apply_theirs: int = 0
     keep_production: int = 0
@@ -119,9 +120,9 @@ class PromotionAnswer(msgspec.Struct):
     output: str = ""
     recovery: str = ""
     checkpoint: str = ""
-    """What production is at now."""
+    """Production's present checkpoint."""
     previous: str = ""
-    """What it was at before."""
+    """Production's former checkpoint."""
     atomic: bool = True
     undo_command: str = ""
     code: str = ""
@@ -138,19 +139,19 @@ class DirectoryUser(msgspec.Struct, frozen=True):
 
 
 class PromotionFacts(msgspec.Struct):
-    """What is known by now. Paths are as `display` writes them."""
+    """The facts known by now. Paths are in the form of `display`."""
 
     attempt: int = 0
     replans: int = 0
     """How often production had changed meanwhile."""
     next: str = "plan"
-    """The step that is to be done next. Former versions did not say it."""
+    """The next step. Former versions did not record it."""
     failure: PromotionAnswer | None = None
-    """How it ends before the swap, from before what was built is removed."""
+    """The result before the swap, recorded before the build is removed."""
     base: str = ""
     """The checkpoint since which both sides' changes were looked at."""
     ours: str = ""
-    """The checkpoint of production that the plan stands on."""
+    """The checkpoint of production that the plan is for."""
     merged: str = ""
     """The checkpoint of the merged state."""
     record: str = ""
@@ -159,38 +160,38 @@ class PromotionFacts(msgspec.Struct):
     """How many steps of work the fork has done since."""
     changes: PlanCounts | None = None
     uncaptured: list[str] = []
-    """What the fork captures no more, and has not deleted: it stays as production has it."""
+    """Paths that the fork stopped capturing, and did not delete: they stay as in production."""
     plans: list[str] = []
     """All merged states that were put together, as production changed: they are forgotten in the end. Each is noted
     before there is one, so that none is left behind by a crash."""
     container: str = ""
     """The private directory in which it is built; noted before it is made."""
     provider: str = ""
-    """What has made the copy."""
+    """The provider that made the copy."""
     provider_reason: str = ""
-    """Why that, and what is to be known of it: for people."""
+    """The reason for that provider, and remarks, for people."""
     isolation: Literal["", "namespace", "none"] = ""
-    """Where commands run; empty if there are none, or none has run yet."""
+    """The isolation of commands; empty if there are none, or none has run yet."""
     isolation_reason: str = ""
     """Of ``none``: why."""
     exchange: bool = True
-    """Whether production and what was built are to change places."""
+    """Whether production and the build will be swapped."""
     hindrance: str = ""
     """If not: why."""
     built: tuple[int, int, int | None] | None = None
-    """Device, inode and time of birth of the root of what was built."""
+    """Device, inode and birth time of the build's root."""
     old: tuple[int, int, int | None] | None = None
     """Of production's root before."""
     seen: int = 0
     """The newest event of production's history when it was swapped."""
     target: str = ""
-    """Without an exchange: the checkpoint of what was built."""
+    """Without an exchange: the checkpoint of the build."""
     late: list[str] = []
-    """What was written to the old directory after the swap."""
+    """Files that were written to the old directory after the swap."""
     used_by: list[DirectoryUser] = []
-    """Who is in the old directory after the swap, or has something in it open."""
+    """Processes that are in the old directory after the swap, or have a file in it open."""
     kept: str = ""
-    """Where the old directory is kept, as it is used, or something was written to it."""
+    """The place where the old directory is kept, because it is in use or has changed."""
     restart: RestartResult | None = None
     answer: PromotionAnswer | None = None
 
@@ -209,7 +210,7 @@ def decode_spec(text: str) -> PromotionSpec:
 
 
 def decode_resolutions(data: bytes) -> list[DecidedFile]:
-    """What a program has decided, as a JSON list. Raises `UsageError`."""
+    """The decisions of a program, from a JSON list. Raises `UsageError`."""
     try:
         return json_decoder(list[DecidedFile]).decode(data)
     except msgspec.MsgspecError as error:
@@ -236,7 +237,7 @@ def check_settings(settings: Promote) -> None:
 
 
 def is_url(health: tuple[str, ...] | list[str]) -> bool:
-    """Whether a health check is the URL of something."""
+    """Whether a health check is a URL."""
     return len(health) == 1 and health[0].startswith(("http://", "https://"))
 
 

@@ -1,1 +1,1 @@
-"""What a shell command may do, told beforehand from a parse of it. No protection: see docs/reference/classify.md."""
+"""Predicts the effects of a shell command from a parse of it. No protection: see docs/reference/classify.md."""

@@ -1,7 +1,7 @@
-"""The simple commands of a command line, by tree-sitter's grammar of bash, within bounds.
+"""The simple commands of a command line, by tree-sitter's grammar of bash, within limits.
 
-The grammar is not quite bash's. So no node is believed: each word has to consist of characters that mean nothing to any
-shell, and what lies between two words has to be blank. What is not so is not plain, and no more is said of it.
+The grammar differs from bash's. So every node is checked: a word may have only characters that are special in no shell,
+and only blanks may separate words. Any other part is "not plain", and is not interpreted.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ MAX_EFFORT = 1000
 the square of the length, as for thousands of pipes in a row, and counting is the same on every machine."""
 
 _STAND_INS = bytes(one if one in b"\t\n" or 32 <= one < 127 else ord(",") for one in range(256))
-"""What the parser is given in place of what is no plain ASCII: its scanner reads beyond a table of the C library for
-large characters, and crashes. Every byte keeps its place."""
+"""Replacement of bytes that are not plain ASCII, for the parser: its scanner reads beyond a table of the C library for
+large characters, and crashes. Positions stay the same.
+"""
 
-# What a shell expands is not among these: patterns, braces, `~` in front, `=program` of zsh, `!` of the history.
+# Excludes everything that a shell expands: patterns, braces, `~` in front, `=program` of zsh, `!` of the history.
 _BARE = re.compile(rb"(?![~=#])(?:(?<![=:])~|!(?=[=]|$)|[\w@%+=:,./^#-]|\\[!-~ \t])*", re.ASCII)
 _BRACED = re.compile(rb"[\w@^./-]*\{\w*\}", re.ASCII)
 """Braces without a comma, as in ``HEAD@{1}``, stay as they are."""
@@ -62,9 +63,9 @@ class _NotPlainError(Exception):
 
 
 def commands(text: str) -> Iterator[Command | None]:
-    """The simple commands of ``text`` in their order; None for each part that is no such, or not surely so.
+    """The simple commands of ``text`` in order; None for each part that is none, or not surely one.
 
-    Raises `CannotParseError` for what is too long, holds a NUL, or takes the parser too much effort.
+    Raises `CannotParseError` for a text that is too long, has a NUL, or takes too much parsing.
     """
     try:
         data = text.encode("utf-8", "surrogateescape")
@@ -109,12 +110,12 @@ def _may_follow(kind: str, node: Node, before: str, data: bytes, end: int) -> bo
     if kind in _OPERATORS or before in _OPERATORS:
         return True
     if kind == "file_redirect":
-        # Right behind a word, as in `a2>b` and `{a}>b`, it is not clear what is the descriptor.
+        # Adjacent to a word, as in `a2>b` and `{a}>b`, the descriptor is ambiguous.
         near = data[node.start_byte : node.start_byte + 1].isdigit() or data[end - 1 : end] in b"}0123456789"
         return b"\n" not in gap and (bool(gap) or not near)
     if kind == "comment":
         return bool(gap)
-    # Assignments may stand side by side.
+    # Assignments may follow each other.
     return b"\n" in gap or (kind == before == "variable_assignment" and bool(gap))
 
 
@@ -155,15 +156,15 @@ def _assignment(node: Node, data: bytes) -> tuple[str, str]:
 
 def _redirection(node: Node, data: bytes) -> tuple[str, str]:
     children = list(node.children)
-    # (A shell may read `12>` as a word.)
+    # A shell may parse `12>` as a word.
     if children[0].type == "file_descriptor" and children[0].end_byte == children[0].start_byte + 1:
         del children[0]
     if len(children) == 1 and children[0].type in (">&-", "<&-"):
         return children[0].type[:2], "-"
-    # (`ls > a b` has the grammar take b for a target.)
+    # In `ls > a b` the grammar makes b a part of the target.
     if len(children) != 2 or children[0].type not in _REDIRECTIONS:
         raise _NotPlainError
-    # (`>!` is an operator of zsh, and what stands behind `>&` is unquoted twice.)
+    # `>!` is an operator of zsh, and the text behind `>&` is expanded twice.
     target = data[children[0].end_byte : children[1].end_byte].strip(b" \t")
     allowed = rb"\d+|[a-zA-Z_./-][\w./-]*" if children[0].type[1:] == "&" else rb"[^!].*"
     if len(target) != children[1].end_byte - children[1].start_byte or not re.fullmatch(allowed, target, re.DOTALL):
@@ -237,7 +238,7 @@ _KEPT = threading.local()
 
 
 def _parser() -> Any:
-    # (Any: the stubs do not know that the callback can tell the parser to stop.)
+    # Any: the stubs lack the callback's way to stop the parser.
     if not hasattr(_KEPT, "parser"):
         import tree_sitter_bash
         from tree_sitter import Language, Parser

@@ -1,8 +1,8 @@
-"""What programs do, as a table, and how its lines are read.
+"""The table of programs and their effects, and its parser.
 
-A line of `TABLE` is ``LEVEL CONDITIONS = PROGRAMS``. Of the lines that name a program, the first whose conditions all
-hold says its level; with none, it is "unknown". ``= npm|bun: add ci`` names commands of programs, ``stash/list`` one
-of a command. The longest name that the words of a command begin with counts. Conditions are words:
+A line of `TABLE` is ``LEVEL CONDITIONS = PROGRAMS``. The first line that names a program and whose conditions all hold
+gives its level; without one, it is "unknown". ``= npm|bun: add ci`` names commands of programs, ``stash/list`` one of a
+command. The longest name that a command's words begin with is used. Conditions are words:
 
 - ``only``: all options are among the following ones, or digits. ``-ab`` stands for letters, together or apart, ``-n=``
   and ``--name=`` for an option with a value.
@@ -12,7 +12,7 @@ of a command. The longest name that the words of a command begin with counts. Co
 - ``paths``: each operand is a file that is written, and counts as such. ``last``: only the last one is. ``erase``: all
   below each of them goes, which is dangerous outside of the workspace. ``script``: it fits the pattern in `SCRIPTS`.
 
-A program belongs into a line with "safe" only if nothing that the conditions admit has it write or run another.
+A program belongs in a "safe" line only if under its conditions it can neither write nor run another program.
 """
 
 from __future__ import annotations
@@ -171,9 +171,10 @@ safe assigns -i -u= = env
 safe appends -0 -r -t -n= -P= -L= -d= -s= = xargs
 risky assigns -E -H -n -u= = sudo doas
 """
-"""Programs that run the command that their words end with: the least level, how many operands stand before it, whether
-assignments may (``assigns``), whether words that are not known come behind it (``appends``), and options. (`xargs -I`
-puts them anywhere, also into the text of a shell.)"""
+"""Programs that run the command at the end of their words: the minimal level, the number of operands before it, whether
+assignments may precede it (``assigns``), whether unknown words follow it (``appends``), and options. (`xargs -I` puts
+words anywhere, even into the text of a shell.)
+"""
 
 SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
 """Run a text behind ``-c``."""
@@ -229,7 +230,7 @@ def rows() -> Mapping[tuple[str, ...], tuple[Row, ...]]:
             else:
                 conditions[current] += (word,)
         row = Row(_LEVELS[left[0]], conditions)
-        # (A colon by itself is a program of the shell's.)
+        # A lone colon is a shell builtin.
         parents = names.pop(0)[:-1].split("|") if len(names[0]) > 1 and names[0].endswith(":") else [""]
         for parent, name in product(parents, names):
             key = (parent, *name.split("/")) if parent else (name,)

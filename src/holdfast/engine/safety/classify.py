@@ -1,4 +1,4 @@
-"""What a shell command may do: a guess from its words, which protects nothing (docs/reference/classify.md)."""
+"""The level of a shell command: a guess from its words, which protects nothing (docs/reference/classify.md)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _HARMLESS = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", 
 
 
 def levels_of(programs: Iterable[str]) -> dict[str, Level]:
-    """The levels of programs by their names, from entries such as ``terraform=risky`` (the key `safety.programs`).
+    """The levels of programs by name, from entries such as ``terraform=risky`` (the key `safety.programs`).
 
-    A later entry for a program counts. Raises `UsageError` for an entry that is none.
+    A later entry for a program overrides earlier ones. Raises `UsageError` for an invalid entry.
     """
     found: dict[str, Level] = {}
     for entry in programs:
@@ -46,10 +46,10 @@ def levels_of(programs: Iterable[str]) -> dict[str, Level]:
 def classify(
     command: str, *, cwd: bytes, root: bytes, env: Mapping[str, str], programs: Mapping[str, Level] = _NO_PROGRAMS
 ) -> Level:
-    """What ``command`` may do if a shell runs it in the directory ``cwd`` of the workspace ``root``.
+    """The level of ``command`` for a shell in the directory ``cwd`` of the workspace ``root``.
 
-    ``env`` are the variables that the shell begins with. ``programs`` gives levels to programs by name, and goes before
-    the table (`levels_of`). Both paths are absolute. Nothing is run, and no file is looked at. Never raises.
+    ``env`` is the shell's initial environment. ``programs`` maps names to levels, and overrides the table
+    (`levels_of`). Both paths are absolute. Runs nothing, and reads no file. Never raises.
     """
     try:
         return examine(command, cwd=cwd, root=root, env=env, programs=programs)
@@ -115,7 +115,7 @@ class _Classifier:
         if operator in (">&", "<&") and (target.isdigit() or target == "-"):
             return "safe"
         if operator in ("<", "<&"):
-            # (`/dev/tcp/HOST/PORT` is a connection.)
+            # `/dev/tcp/HOST/PORT` is a connection.
             return "unknown" if self._written(target) == "dangerous" else "safe"
         return self._written(target)
 
@@ -179,7 +179,7 @@ class _Classifier:
         operands = _operands_of(arguments)
         values = [word.partition("=")[2] for word in arguments if "=" in word]
         values += [word[2:] for word in arguments if len(word) > 2 and word.startswith("-") and word[1] != "-"]
-        # (A script is no file.)
+        # A script is no file operand.
         operands = operands[-1:] if "last" in row.conditions else operands["script" in row.conditions :]
         levels: list[Level] = [self._written(path) for path in (".", *operands, *values)]
         if "erase" in row.conditions and any(self._is_lost(path) for path in operands):
@@ -187,7 +187,7 @@ class _Classifier:
         return levels
 
     def _written(self, path: str) -> Level:
-        """What it means to write to ``path``: in the workspace, to its repository, outside of it, to a device."""
+        """The level of writing to ``path``: in the workspace, to its repository, outside of it, to a device."""
         if path in _HARMLESS:
             return "safe"
         return _highest([self._place(place) for place in self._places(path)] or ["unknown"])
@@ -226,7 +226,7 @@ def _named(program: str, arguments: Sequence[str]) -> tuple[tuple[str, ...], Seq
 
 
 def _after_options(words: Sequence[str], options: Sequence[str]) -> Sequence[str] | None:
-    """What follows the options in front; None if another one than ``options`` is there."""
+    """The words after the leading options; None if there are others than ``options``."""
     at = 0
     while at < len(words) and words[at].startswith("-"):
         word = words[at]

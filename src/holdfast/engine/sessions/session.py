@@ -55,9 +55,9 @@ _LOG = Log(__name__)
 class Session:
     """A shell's state over time, held by this process. Use it as a context manager, or `close` it. For one thread.
 
-    What a method has returned is durable: killed at any moment, a session loses at most the result of the command that
-    was running. Every method raises `StorageError` for what the disk refuses, and `RefusedError` with the code
-    ``moved`` if another process has got past the lock.
+    A method's result is durable when it returns: a kill loses at most the result of the running command. Every method
+    raises `StorageError` for errors of the disk, and `RefusedError` with the code ``moved`` if another process has
+    changed the session in spite of the lock.
     """
 
     def __init__(self, scope: SessionScope, line: SessionLine, stack: ExitStack) -> None:
@@ -78,9 +78,9 @@ class Session:
         self._records: bool | None = None
         self._tree: SessionTree | None = None
         self.too_long: list[str] = []
-        """What its commands have exported since it was opened and no program can be started with."""
+        """Variables that its commands have exported since it was opened and that no program can be started with."""
 
-    # -- what it is -----------------------------------------------------------------------------------------------
+    # -- its properties -------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> SessionId:
@@ -94,12 +94,12 @@ class Session:
 
     @property
     def workspace(self) -> Workspace:
-        """That directory, as a workspace. It is closed with the session."""
+        """Its directory, as a workspace. It is closed with the session."""
         return self._scope.workspace
 
     @property
     def context(self) -> Context:
-        """What the use-cases of that workspace work with."""
+        """The context of that workspace's use-cases."""
         return self._context
 
     @property
@@ -109,7 +109,7 @@ class Session:
 
     @property
     def not_captured(self) -> Sequence[NotCaptured]:
-        """What its directory held that no checkpoint captures, when its tree was saved last; empty before that."""
+        """Paths that no checkpoint captured when its tree was last saved; empty before that."""
         return self._states.not_captured
 
     @property
@@ -147,12 +147,12 @@ class Session:
         return journal.environment(self.state, self._base)
 
     def directory(self) -> bytes:
-        """The absolute path where a command starts; it may be gone."""
+        """The absolute path where a command starts; it may have been deleted."""
         return journal.absolute(self.root, self.state.cwd)
 
     @property
     def records_commands(self) -> bool:
-        """Whether what its commands change is recorded as steps. Where it is asked for and cannot be, that is told."""
+        """Whether its commands' changes are recorded as steps. A configured but impossible recording is reported."""
         if self.config.isolation == "vm":
             return True
         if self._records is None:
@@ -172,7 +172,7 @@ class Session:
         return True
 
     def cannot_record(self, error: UnsupportedError) -> None:
-        """Go on without steps, as what its commands change cannot be recorded here, and say so."""
+        """Continue without steps, since its commands' changes cannot be recorded here, and report it."""
         _LOG.warning(
             "%s; this session records no steps, and is saved before risky commands; `holdfast "
             "session start --unsupervised` starts one without steps",
@@ -188,14 +188,14 @@ class Session:
 
     @property
     def record(self) -> SessionRecord:
-        """What the catalog says of it."""
+        """The catalog's record of it."""
         return self._line.record
 
     # -- who asks meanwhile ---------------------------------------------------------------------------------------
 
     def door(self) -> RequestServer | None:
-        """Where this session is asked while it is open (`serve` it when waiting for something else); None if that
-        cannot be had, which is logged.
+        """The socket for requests to this session while it is open (call its `serve` while waiting); None if it could
+        not be made, which is logged.
         """
         if self._door is None:
             from holdfast.engine.sessions.holder.lock import lock_path
@@ -206,13 +206,13 @@ class Session:
             except HoldfastError as error:
                 _LOG.info("the session cannot be asked while it is open: %s", error.message)
                 return None
-            # (Before the lock is let go of.)
+            # Closed before the lock is released.
             self._stack.callback(self._door.close)
         return self._door
 
     def tree(self) -> SessionTree | None:
-        """What its commands are started in, if they are recorded. A virtual machine is started now, if it does not run:
-        raises what `holdfast.engine.running.machine.run_in_machine` does.
+        """The tree in which its commands start, if they are recorded. Starts the virtual machine, if it does not run:
+        raises as `holdfast.engine.running.machine.run_in_machine`.
         """
         if self.config.isolation == "vm":
             return self._machine()
@@ -223,7 +223,7 @@ class Session:
             lock = lock_path(self._context.home, self._context.store.tenant, self.id)
             self._tree = SessionTree(self._context, tree_note_path(lock))
             self._stack.callback(self._tree.close)
-            # (What the kernel cannot do is seen when it is tried; what else fails is told by who starts a command.)
+            # Missing kernel features show when it is tried; the caller that starts a command reports other errors.
             with suppress(HoldfastError):
                 try:
                     self._tree.open()
@@ -259,14 +259,14 @@ class Session:
             )
 
     def in_flight(self) -> AbstractContextManager[InFlight]:
-        """What is started for a command: ended by the next holder of the session, should this process be killed."""
+        """The note of a command's processes: if this process is killed, the next holder of the session ends them."""
         from holdfast.engine.sessions.holder.lock import in_flight, lock_path, note_path
 
         return in_flight(note_path(lock_path(self._context.home, self._context.store.tenant, self.id)))
 
     @contextmanager
     def asked_by(self, agent: str) -> Generator[None]:
-        """While it is entered, ``agent`` asks for what is done, beside a command that may run."""
+        """Within the block, ``agent`` is the author of operations, even while another's command runs."""
         before, scope = self._is_asked, self._scope
         self._is_asked, self._scope = True, scope._replace(agent=agent)
         try:
@@ -293,8 +293,8 @@ class Session:
     # -- commands -------------------------------------------------------------------------------------------------
 
     def look_later(self) -> None:
-        """Leave it to what is done next to find out how the tree has changed since the session was open last, which is
-        no command's doing in it. For the process that has just opened it.
+        """Let the next operation find out how the tree has changed since the session was last open; no command made
+        these changes. For the process that has just opened it.
         """
         self._commands.look_later()
 
@@ -320,8 +320,8 @@ class Session:
     ) -> CommandEntry:
         """Journal how a command has ended; its entry, whole.
 
-        ``cwd`` is where the shell is now (absolute, or relative to the root), ``env`` all that it exports. The state is
-        saved if a trigger says so. If the tree cannot be saved, that is logged, and the entry has no ``after``.
+        ``cwd`` is the shell's present directory (absolute, or relative to the root), ``env`` its exports. The state is
+        saved if a trigger is due. If the tree cannot be saved, that is logged, and the entry has no ``after``.
         """
         return self._commands.end(entry, result, cwd, env, duration_ms)
 
@@ -342,8 +342,8 @@ class Session:
         kind: SessionKind = "manual",
         metadata: Mapping[str, str] | None = None,
     ) -> SessionCheckpoint:
-        """Save the state. One of kind ``auto`` is not taken if nothing has happened since the last one, which it is
-        then. Raises `RefusedError` (code ``session_limit``).
+        """Save the state. For the kind ``auto``, returns the last state if nothing has happened since. Raises
+        `RefusedError` (code ``session_limit``).
         """
         self._refuse_running()
         return self._states.checkpoint(message, kind, metadata or {})
@@ -360,15 +360,15 @@ class Session:
         return self._states.branches()
 
     def remove_branch(self, name: str) -> SessionRef:
-        """Remove a branch; its state may then go. What it was. Raises `NotFoundError`."""
+        """Remove a branch; its state may be dropped then. Returns the branch. Raises `NotFoundError`."""
         return self._states.remove_branch(name)
 
     def find(self, name: str) -> SessionCheckpoint:
         """The state that ``name`` means: a branch, ``forks/ID`` or ``experiments/ID`` (the newest of that fork),
-        another session's ``branches/ID/NAME``, or the beginning of a session checkpoint's hash (4 digits at least).
+        another session's ``branches/ID/NAME``, or a prefix of a session checkpoint's hash (4 digits at least).
 
-        Raises `NotFoundError` (code ``no_state``), `UsageError` if several begin so, and `RefusedError` (code
-        ``not_owner``) for another's.
+        Raises `NotFoundError` (code ``no_state``), `UsageError` for an ambiguous prefix, and `RefusedError` (code
+        ``not_owner``) for another owner's.
         """
         return self._states.find(name)
 
@@ -377,12 +377,12 @@ class Session:
         return self._scope.tiers.past(self.head)
 
     def checkout(self, name: str) -> CheckedOut:
-        """Bring the tree and the shell to another state (see `find`); the present one is saved first, as a branch, and
-        what a fork has made since its last saved state.
+        """Bring the tree and the shell to another state (see `find`). The present state is saved first, as a branch,
+        and so are unsaved changes of a fork.
 
-        The tree by `Workspace.restore`, which a later ``undo`` takes back; files that changed meanwhile are left alone.
-        Cut short, it is finished when the session is opened next, unless nothing had been changed yet. Raises
-        `NotFoundError` (code ``thinned_out``) if that state's tree is not kept any more, `RefusedError` (code
+        `Workspace.restore` restores the tree, and ``undo`` can reverse that; files that changed meanwhile are skipped.
+        After an interruption the next opening of the session finishes it, unless nothing had changed yet. Raises
+        `NotFoundError` (code ``thinned_out``) if that state's tree is no longer kept, `RefusedError` (code
         ``session_running``) while a command runs in the fork.
         """
         self._refuse_running()
@@ -397,11 +397,11 @@ class Session:
     def bring(
         self, target: CheckpointId, *, expected: CheckpointId, message: str, metadata: Mapping[str, str] | None = None
     ) -> tuple[RestoreResult, SessionCheckpoint]:
-        """Bring the tree to ``target``, a checkpoint of the workspace in which something was brought together with
-        ``expected``, which the tree is; and save that as the session's state. The shell stays as it is.
+        """Bring the tree to ``target``, a merge of ``expected``, the tree's state, with other changes, and save that as
+        the session's state. The shell stays unchanged.
 
-        Cut short, it is finished when the session is opened next, unless nothing had been changed yet. Raises
-        `RefusedError` (``changed_meanwhile``, ``session_limit``): then the tree is as it was.
+        After an interruption the next opening of the session finishes it, unless nothing had changed yet. Raises
+        `RefusedError` (``changed_meanwhile``, ``session_limit``) before any change of the tree.
         """
         self._refuse_running()
         return self._states.bring(target, expected=expected, message=message, metadata=metadata or {})
@@ -423,16 +423,15 @@ class Session:
     ) -> ForkResult:
         """Begin another session from this state, or from ``checkpoint`` (see `find`), in a directory of its own.
 
-        The best snapshot provider makes it, or ``provider``, else it is written out. ``with_ignored``: it has to hold
-        what ignore rules leave out, too, as that is now. ``on_branch``: the provider ``git`` makes it, with this branch
-        of Git checked out, which is new or the one that the workspace is on (else ``branch_exists``). Killed meanwhile,
-        nothing of it is left after the next sweep.
-        Raises `RefusedError` (``session_exists``, ``session_limit``), `UnsupportedError` (``no_provider``), and
-        `ConfigError` while the workspace's ``holdfast.toml`` is wrong.
+        The best snapshot provider makes it, or ``provider``; without one its files are written out. ``with_ignored``:
+        it must have the present ignored files, too. ``on_branch``: the provider ``git`` makes it, with this branch of
+        Git checked out, which is new or the one that the workspace is on (else ``branch_exists``). After a kill, the
+        next sweep removes all of it. Raises `RefusedError` (``session_exists``, ``session_limit``), `UnsupportedError`
+        (``no_provider``), and `ConfigError` while the workspace's ``holdfast.toml`` is wrong.
         """
         self._refuse_running(look=checkpoint is not None)
         if self._context.misconfigured is not None:
-            # (What its file excludes would be saved in the fork.)
+            # The fork would save files that the broken settings file excludes.
             raise self._context.misconfigured
         from holdfast.engine.sessions.lifecycle.fork_creation import ForkRequest
 
@@ -446,7 +445,7 @@ class Session:
         return made
 
     def count_forks(self, made: int) -> None:
-        """Journal that so many forks of it were made."""
+        """Record in the journal that ``made`` forks of it were made."""
         done, counted = list(self._line.done), MetricEvent(what="forks", at=self._context.clock.now())
         self._line.write([*done, *[counted] * made, *self._line.entries[len(done) :]])
         if self._commands.journal_is_full():
@@ -488,8 +487,9 @@ class Session:
             self._line.record = keep(self._rows, self._line.record, self._context.clock.now())
 
     def delete(self) -> Deleted:
-        """Delete it and its states, and close it. Of a fork, its directory and what is saved of it as well, for good;
-        in place, the workspace stays as it is. Only its owner may. What went, also of what no checkpoint holds.
+        """Delete it and its states, and close it. A fork's directory and checkpoints are deleted permanently; a session
+        in place leaves the workspace unchanged. Only its owner may delete it. Returns the deleted parts, with files
+        that no checkpoint holds.
         """
         from holdfast.engine.sessions.holder.lock import lock_path, remove_lock
         from holdfast.engine.sessions.identifiers import check_is_owner

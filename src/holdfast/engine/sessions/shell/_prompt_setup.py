@@ -1,13 +1,13 @@
-"""What an interactive shell of a session is started with, so that it tells of every line that it runs.
+"""The setup of an interactive shell of a session, which makes it report every line that it runs.
 
-Its own startup files are read as ever. Behind them it gets the session's directory and variables again, which those may
-have changed, and hooks: one before a line is run, which waits until that stands in the journal, and one when the prompt
-comes back, which waits until the line's step is over: it starts processes itself, and so may what else is run before a
-prompt. They write to a named pipe, ``tell``, fields that are each ended by a NUL, and read an answer from another.
+It reads its usual startup files. After them it gets the session's directory and variables again, which they may have
+changed, and two hooks. The hook before a line waits until the journal has the line. The hook before a prompt waits
+until the line's step has ended, since it starts processes itself, as other prompt commands may. They write
+NUL-terminated fields to a named pipe, ``tell``, and read an answer from another.
 
-bash runs ``PS0`` before a line, in a subshell, and ``PROMPT_COMMAND`` behind it; zsh has lists of functions for both.
-The line is what bash puts into its history. What the user wants to have kept out of that (``HISTCONTROL``,
-``HISTIGNORE``) is taken out again when the prompt comes, and is not told either.
+bash runs ``PS0`` before a line, in a subshell, and ``PROMPT_COMMAND`` after it; zsh has lists of functions for both.
+The line is read from bash's history. A line that the user's settings exclude from it (``HISTCONTROL``, ``HISTIGNORE``)
+is removed again at the prompt, and is not reported.
 """
 
 from __future__ import annotations
@@ -133,10 +133,10 @@ def prepare(
     answer: bytes,
     marks: tuple[bytes, bytes],
 ) -> ShellStart:
-    """How to start an interactive ``shell`` of a session in ``state``. What it needs is written into ``folder``, which
-    is private. Raises `UnsupportedError` if there is no such shell.
+    """The start of an interactive ``shell`` of a session in ``state``. Its files are written into ``folder``, which is
+    private. Raises `UnsupportedError` if there is no such shell.
 
-    ``marks`` are what it shows before and after what a line shows.
+    The shell prints ``marks`` before and after the output of a line.
     """
     program = find_shell(shell, environment.get("PATH"))
     prepare_report(shell, said)
@@ -162,7 +162,7 @@ def prepare(
 
 
 def _state(environment: Mapping[str, str], state: State) -> bytes:
-    """What brings a shell to the directory of a session, and to its variables, whatever the user's files have done."""
+    """Commands that restore a session's directory and variables in a shell, whatever the user's files have changed."""
     here = os.fsencode(environment["PWD"])
     lines = [b"[[ $PWD == %b ]] || builtin cd -- %b" % (quote(here), quote(here))]
     lines += [

@@ -1,7 +1,7 @@
-"""The shells that run a session's commands, and what each is given so that it says at its end what it leaves.
+"""The shells that run a session's commands, and the scripts that make each report its state at its end.
 
-A command is run by a shell of its own: ``SHELL -c SCRIPT``, where the script arms the shell and then evaluates the
-command, on its first line, so that line numbers in messages are the command's. What arms it:
+Each command has a shell of its own: ``SHELL -c SCRIPT``, where the script sets up the report and then evaluates the
+command, all on its first line, so that line numbers in messages are the command's. The report is set up by:
 
 - a trap on EXIT, which is also run after ``exit``, a failure under ``set -e``, and (in bash) a signal.
 - where the command speaks of ``trap``, it may have one of its own: then ``exit``, the end of the script, and (in bash
@@ -10,7 +10,7 @@ command, on its first line, so that line numbers in messages are the command's. 
   expand to themselves and a substitution that results in nothing: redirections, conditions and ``$?`` stay as they are.
 - sh and zsh die of signals without a word: they have traps for those that ask a process to end.
 
-It is not known what a shell held that was killed (SIGKILL): nothing is handed on then.
+A killed shell (SIGKILL) reports nothing, so the next one gets the former state.
 """
 
 from __future__ import annotations
@@ -53,32 +53,32 @@ OWN = frozenset(
         "HISTIGNORE",
     )
 )
-"""Variables that are a shell's own: they say where it is and who asks, are taken away by one that is not interactive,
-or belong to the hooks of one that is. They are never taken over.
+"""Variables of the shell itself: they give its place and its caller, are removed by a non-interactive shell, or belong
+to the hooks of an interactive one. They are never carried over.
 """
 
 _MOST_BYTES = 16 << 20
 
 
 class ShellState(NamedTuple):
-    """What one shell leaves for the next: the directory that it was in, and the variables that it exported.
+    """The state that one shell leaves for the next: its directory, and the variables that it exported.
 
-    The shell writes it to a file when it ends: a magic, ``$PWD``, the physical directory with a line break behind it
-    (nothing where it is gone), the environment that a child of it gets, and a word that shows that nothing is missing,
-    each ended by a NUL. What is too long for the environment of a program it says by name.
+    The shell writes it to a file at its end, in NUL-terminated fields: a magic, ``$PWD``, the physical directory with a
+    line break (empty if it was deleted), the environment of its children, and a final word that proves completeness. Of
+    variables that are too long for an environment it writes only the names.
     """
 
     cwd: bytes
-    """An absolute path, as the shell shows it (links in it are not resolved). It may be gone."""
+    """An absolute path, in the shell's form (links in it are not resolved). It may have been deleted."""
     env: Mapping[str, str]
-    """All that is exported, but for `OWN`; what is not UTF-8 as in `os.fsdecode`."""
+    """All exported variables except `OWN`; bytes that are not UTF-8 as in `os.fsdecode`."""
     too_long: tuple[str, ...] = ()
-    """What is exported besides, and longer than what a program can be started with."""
+    """Names of exported variables that are too long to start a program with."""
 
 
 def read_state(path: bytes, undo_log: bytes = b"") -> ShellState | None:
-    """What a shell has written to the file ``path``; None if it has not, or not to the end. Where that is for all that
-    it exports, it is logged. A directory in the ``undo_log``, if there is one, is one that was removed.
+    """The state that a shell has written to the file ``path``; None if it is missing or incomplete. If its exports are
+    the reason, that is logged. A directory in the ``undo_log``, if there is one, is a removed one.
     """
     try:
         with open(path, "rb") as file:
@@ -117,7 +117,7 @@ def parse_state(data: bytes) -> ShellState | None:
 
 
 def _directory(logical: bytes, physical: bytes) -> bytes | None:
-    """The path as the shell shows it, unless that leads elsewhere than where it is."""
+    """The shell's own form of the path, unless that now leads to another directory."""
     if not logical.startswith(b"/"):
         return physical or None
     if not physical:
@@ -130,9 +130,10 @@ def _directory(logical: bytes, physical: bytes) -> bytes | None:
 
 
 def relative(directory: bytes, root: bytes) -> str:
-    """``directory`` as a session's state has it: from ``root`` on (``.`` is the root), or absolute if it lies outside.
+    """``directory`` in the form of a session's state: relative to ``root`` (``.`` is the root), or absolute if it is
+    outside.
 
-    Links that lead to ``root`` from elsewhere do not make it another directory.
+    A path through links from outside counts as inside.
     """
     normal, root = os.path.normpath(directory), root.rstrip(b"/")
     if not under(normal, root):
@@ -166,7 +167,7 @@ _PAGES = 32
 """Of memory: no variable with its name may be longer where a program is started (``MAX_ARG_STRLEN``, execve(2))."""
 
 _HELD_BACK = ("BASH_ENV", "SHELLOPTS", "BASHOPTS")
-"""What bash would act upon before it reads the script; it is given to it by the script instead."""
+"""Variables that bash would obey before it reads the script; the script sets them instead."""
 
 _ENDING = (b"HUP", b"INT", b"TERM")
 _ARMS = {
@@ -199,10 +200,9 @@ def find_shell(shell: ShellName, path: str | None = None) -> bytes:
 def prepare_start(
     shell: ShellName, command: str, environment: Mapping[str, str], *, folder: bytes, said: bytes
 ) -> ShellStart:
-    """What runs ``command`` and writes to the file ``said`` (see `holdfast.engine.sessions.shell._shell_programs`) when
-    it ends.
+    """The start of a shell that runs ``command`` and writes its state to the file ``said`` at its end.
 
-    ``folder`` is a private directory, which has to stay while it runs. Raises `UnsupportedError` if there is no such
+    ``folder`` is a private directory, which must exist while it runs. Raises `UnsupportedError` if there is no such
     shell, and `UsageError` for a command with a NUL in it.
     """
     program = find_shell(shell, environment.get("PATH"))
@@ -216,9 +216,9 @@ def prepare_start(
 def prepare_guest_start(
     shell: ShellName, command: str, environment: Mapping[str, str], directory: bytes, *, folder: bytes
 ) -> ShellStart:
-    """The same in a virtual machine, in the nearest existing directory from ``directory`` upwards, with the machine's
-    own variables and, instead of them or besides, ``environment``. ``folder`` is a path there at which nothing is;
-    `guest_report` says what is left, and removes it. Raises `UsageError` for a command that is too long, too.
+    """As `prepare_start`, in a virtual machine: in the nearest existing directory from ``directory`` upwards, with the
+    machine's variables, overridden by ``environment``. ``folder`` is an unused path there; `guest_report` reads the
+    state, and removes it. Raises `UsageError` also for a command that is too long.
     """
     text = _checked(command)
     if len(text) > _LONGEST_ARGUMENT:
@@ -247,12 +247,12 @@ exec "$@"
 
 
 def guest_report(folder: bytes) -> list[bytes]:
-    """What says in a virtual machine what a shell has left: see `parse_guest_state`."""
+    """The command that prints, in a virtual machine, the state that a shell left: see `parse_guest_state`."""
     return [b"sh", b"-c", b'cat "$1/said" "$1/base" 2>/dev/null; rm -rf "$1"', b"sh", folder]
 
 
 def parse_guest_state(data: bytes) -> ShellState | None:
-    """See `read_state`: of a shell in a virtual machine, with what it exports unlike the machine's own variables."""
+    """See `read_state`: for a shell in a virtual machine, with the exports that differ from the machine's."""
     end = b"\0%b\0" % END.encode()
     said, found, base = data.partition(end)
     carried = parse_state(said + found)
@@ -270,7 +270,7 @@ def _checked(command: str) -> bytes:
 
 
 def _armed(shell: ShellName, text: bytes, environment: Mapping[str, str], said: bytes, evaluate: bytes) -> list[bytes]:
-    """What to give to a shell that is to run a command and to say what it leaves."""
+    """The arguments for a shell that runs a command and reports its state."""
     say = report_command(shell, said)
     aliases = _aliases(text)
     own = _own(shell)
@@ -295,12 +295,12 @@ def quote(text: bytes) -> bytes:
 
 
 def _own(shell: ShellName) -> bytes:
-    """What goes before a builtin, so that no function is meant that has its name, and that came by the environment."""
+    """The prefix of a builtin that bypasses functions of the same name, which the environment may define."""
     return b"" if shell == "sh" else b"builtin "
 
 
 def report_command(shell: ShellName, said: bytes) -> bytes:
-    """What has the shell say what it leaves. It changes no exit code that is looked at. See `prepare_report`."""
+    """The command that makes the shell report its state. It changes no exit code that is used. See `prepare_report`."""
     own = _own(shell) or b"command "
     said_first = b"%b printf '%%s\\0' %b \"${PWD-}\"; %b pwd -P; %b printf '\\0'" % (own, MAGIC.encode(), own, own)
     words = b"{ %b -0 || . %b; } && %b printf '%%s\\0' %b" % (_env(), quote(_without_large(said)), own, END.encode())
@@ -335,14 +335,14 @@ done < @NAMES@
 @ENV@ -0
 )
 """
-"""What says the variables where no program can be started with them: those that are too long for that are told by name.
-Everything in it is the shell's own, as nothing else can be started.
+"""Reports the variables when they are too long to start a program: those that are too long get only their names. It
+uses builtins alone, as no other program can start.
 """
 _KEEP = {"bash": b"builtin export -n", "sh": b"unset", "zsh": b"builtin typeset +x"}
 
 
 def prepare_report(shell: ShellName, said: bytes) -> None:
-    """Write what `report_command` falls back on, beside ``said``."""
+    """Write the fallback script of `report_command`, beside ``said``."""
     with open(_without_large(said), "wb") as file:
         file.write(_large(shell, said))
 
@@ -363,9 +363,9 @@ def _large(shell: ShellName, said: bytes) -> bytes:
 
 
 def _if_child(shell: ShellName, say: bytes) -> bytes:
-    r"""``say``, for a substitution: only in one of the shell itself, and not of a subshell of it. ``$?`` stays.
+    r"""``say``, for a substitution: only in a child of the shell itself, not of its subshells. ``$?`` stays.
 
-    (A subshell has the ``$$`` of its shell; who its parent is, the system tells.)
+    A subshell has the ``$$`` of its shell, so the parent process decides.
     """
     parent = b"while read -r __holdfast_key __holdfast_parent; do case $__holdfast_key in PPid:) break;; esac; done"
     return (
@@ -402,16 +402,16 @@ def _options(shell: ShellName, environment: Mapping[str, str], has_aliases: bool
     for variable, option in (("SHELLOPTS", b"builtin set -o"), ("BASHOPTS", b"builtin shopt -s")):
         if variable in environment:
             names = re.findall(rb"[a-z_-]+", os.fsencode(environment[variable]))
-            # (With noexec nothing would ever run again.)
+            # With noexec no later command would run.
             parts += [b"%b %b" % (option, name) for name in names if name not in (b"noexec", b"history")]
             parts.append(b"builtin export " + variable.encode())
-    # What makes all that follows visible comes last.
+    # Options that print later commands come last.
     return sorted(parts, key=lambda part: part.endswith((b"xtrace", b"verbose", b"errexit", b"nounset")))
 
 
 def _evaluate(text: bytes, folder: bytes) -> bytes:
     if len(text) <= _LONGEST_ARGUMENT:
-        # (With a hyphen first bash would take it for an option.)
+        # bash would take a leading hyphen for an option.
         return b"eval " + quote(b" " + text if text.startswith(b"-") else text)
     path = os.path.join(folder, b"command")
     with open(path, "wb") as file:

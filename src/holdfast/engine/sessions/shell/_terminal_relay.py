@@ -1,8 +1,8 @@
-"""The terminal of an interactive shell: its own, with this process between that and the user's.
+"""An interactive shell's own terminal, with this process between it and the user's terminal.
 
-What is typed goes to the shell, what it shows to the user, and what a command shows is kept for the journal. Marks that
-the shell's hooks put into its output, escape sequences with a secret, tell where that begins and ends; they are not
-passed on. The user's terminal is raw meanwhile, so that the shell's has all of the job control.
+Typed text goes to the shell, the shell's output to the user, and the output of commands also to the journal. The
+shell's hooks mark its beginning and end with escape sequences that hold a secret; these are not passed on. The user's
+terminal is raw meanwhile, so that job control belongs to the shell's terminal.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 _PIECE = 1 << 16
 _TYPED_AHEAD = 1 << 16
-"""With so much that the shell has not read, no more is read from the user."""
+"""With this much unread input for the shell, no more is read from the user."""
 _NO_SIZE = struct.pack("HHHH", 0, 0, 0, 0)
 
 
 class PromptMarks:
-    """Finds the marks in what a shell shows, and keeps what is between them."""
+    """Finds the marks in a shell's output, and keeps the text between them."""
 
     def __init__(self, secret: str, most: int) -> None:
         """``secret`` is what nothing but the hooks can know; ``most`` bytes are kept of a command."""
@@ -44,7 +44,7 @@ class PromptMarks:
         self._done = OutputExcerpt(most)
 
     def feed(self, data: bytes) -> tuple[bytes, list[OutputExcerpt]]:
-        """What of ``data`` can be shown, and what is kept of each output that has come to its end in it."""
+        """The part of ``data`` to show, and an excerpt of each output that ends in it."""
         data = self._held + data
         shown = bytearray()
         ended: list[OutputExcerpt] = []
@@ -67,7 +67,7 @@ class PromptMarks:
         return bytes(shown + data[:cut]), ended
 
     def close(self) -> OutputExcerpt:
-        """Nothing more comes: what is kept of an output that has no end."""
+        """The end of the output: the excerpt of a command's output without an end mark."""
         kept, self._kept = self._kept or OutputExcerpt(self._most), None
         return kept
 
@@ -83,7 +83,7 @@ def _beginning(data: bytes, *marks: bytes) -> int:
 
 
 class TerminalRelay:
-    """Passes on what is typed and shown, on a thread of its own, while it is entered. Enter it on the main thread."""
+    """Copies input and output, on a thread of its own, while it is entered. Enter it on the main thread."""
 
     def __init__(
         self, master: int, marks: PromptMarks, gone: Callable[[], object], *, source: int = 0, sink: int = 1
@@ -113,7 +113,7 @@ class TerminalRelay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What the shell has shown so far is passed on first."""
+        """First copy the shell's remaining output."""
         self._over = True
         os.write(self._waker, b"\0")
         self._thread.join()
@@ -166,7 +166,7 @@ class TerminalRelay:
             data = os.read(self._master, _PIECE)
         except BlockingIOError:
             return True
-        except OSError:  # (EIO: no process has the shell's terminal open any more.)
+        except OSError:  # EIO: no process has the shell's terminal open any more
             return False
         shown, ended = self._marks.feed(data)
         rest = memoryview(shown)
@@ -186,7 +186,7 @@ def _nothing(_number: int, _frame: FrameType | None) -> None:
 
 
 def shown_text(kept: OutputExcerpt) -> str:
-    """What a command has shown, with the line breaks of files."""
+    """The output of a command, with the line breaks of files."""
     return kept.text().replace("\r\n", "\n")
 
 

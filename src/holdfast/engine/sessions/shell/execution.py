@@ -51,11 +51,11 @@ _REFUSED_PROGRAMS = re.compile(
 )
 """Set-id programs, tracers and what mounts, as words of a command."""
 _REFUSED_CALLS = re.compile(r"Operation not permitted|no new privileges", re.IGNORECASE)
-"""What programs say that were refused a signal, a tracer's look or another user's rights, whatever has called them."""
+"""Messages of programs that were refused a signal, ptrace or another user's rights, whoever called them."""
 
 
 def classify_command(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Level:
-    """What ``command`` may do, in the directory ``cwd`` with these variables (docs/reference/classify.md)."""
+    """The level of ``command`` in the directory ``cwd`` with these variables (docs/reference/classify.md)."""
     from holdfast.engine.safety.classify import classify, levels_of
 
     programs = levels_of(session.context.settings.safety.programs)
@@ -63,19 +63,19 @@ def classify_command(session: Session, command: str, *, cwd: bytes, environment:
 
 
 class OutputExcerpt:
-    """The beginning and the end of one stream, in bounded memory, with a mark where something is left out."""
+    """The beginning and the end of one stream, in bounded memory, with a mark for the omitted part."""
 
     __slots__ = ("_half", "_head", "_tail", "_taken")
 
     def __init__(self, most: int) -> None:
-        """So many bytes are kept at most, the mark not counted: the first half and the last."""
+        """At most ``most`` bytes are kept, the mark not counted: the first half and the last."""
         self._half = max(1, most // 2)
         self._head = bytearray()
         self._tail = bytearray()
         self._taken = 0
 
     def add(self, data: bytes) -> None:
-        """Take what comes next."""
+        """Add the next bytes."""
         self._taken += len(data)
         room = self._half - len(self._head)
         if room > 0:
@@ -83,16 +83,16 @@ class OutputExcerpt:
             data = data[room:]
         self._tail += data
         if len(self._tail) > 4 * self._half:
-            # (Not at every piece: each time costs as much as all that is kept.)
+            # Not for every piece: each time costs as much as all the kept bytes.
             del self._tail[: -self._half]
 
     @property
     def truncated(self) -> bool:
-        """Whether something is left out."""
+        """Whether a part is left out."""
         return self._taken > 2 * self._half
 
     def text(self) -> str:
-        r"""What is kept. A byte that is not UTF-8 is ``\xHH``; no character is cut in two by the mark."""
+        r"""The kept bytes as text. A byte that is not UTF-8 is ``\xHH``; the mark cuts no character in two."""
         if not self.truncated:
             return _text(self._head + self._tail)
         head = self._head[: len(self._head) - incomplete_utf8(self._head)]
@@ -119,12 +119,12 @@ StreamName = Literal["stdout", "stderr"]
 GRACE_SECONDS: Final = 5.0
 """From SIGTERM to SIGKILL, for a command that is to end."""
 DRAIN_SECONDS: Final = 0.2
-"""So long output may come after its command has ended, from what that has left running."""
+"""How long output of background processes is read after the end of the command."""
 _LOOK_SECONDS = 0.02
 
 
 class ShellCommand(NamedTuple):
-    """What is run, by which shell, and where."""
+    """A command, its shell, and its directory."""
 
     text: str
     cwd: bytes
@@ -133,7 +133,7 @@ class ShellCommand(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """What a command reads, and who gets what it writes."""
+    """The input of a command, and the receivers of its output."""
 
     stdin: int | None = None
     """A descriptor; None: there is nothing to read."""
@@ -145,16 +145,16 @@ NO_STREAMS = Streams()
 
 
 class ShellResult(NamedTuple):
-    """What became of a command."""
+    """The result of a command."""
 
     result: CommandResult
     carried: ShellState | None
-    """What the shell leaves; None if it could not say."""
+    """The shell's final state; None if it could not report it."""
     duration_ms: int
     interrupted: bool
     """There was a Ctrl-C, which the command has got."""
     denied: bool
-    """A safeguard did not allow something: all that the command had done was taken back."""
+    """A safeguard denied an operation: all changes of the command were rolled back."""
 
 
 def run_command(
@@ -169,17 +169,16 @@ def run_command(
     grace: float = GRACE_SECONDS,
     tree: SessionTree | None = None,
 ) -> ShellResult:
-    """Run ``command`` by a real shell, in a process group of its own, until it has ended or is made to.
+    """Run ``command`` by a real shell, in a process group of its own, until it ends or is ended.
 
-    Of each stream that it writes ``max_output_bytes`` are kept. After ``timeout`` seconds (None or 0: never), or when
-    ``stop`` is set, its process group is asked to end (SIGTERM), and after ``grace`` seconds made to (SIGKILL). A
-    Ctrl-C (`KeyboardInterrupt`) is passed on to the group; a second one ends it. What is asked at ``door`` is done
-    meanwhile. Should this process be killed, what it has started is known by ``noted`` (None: not at all). All that it
-    changes is a step, where it is started in a session's ``tree``.
+    ``max_output_bytes`` of each output stream are kept. After ``timeout`` seconds (None or 0: never), or when ``stop``
+    is set, its process group gets SIGTERM, and after ``grace`` seconds SIGKILL. A Ctrl-C (`KeyboardInterrupt`) is
+    passed on to the group; a second one ends it. Requests at ``door`` are served meanwhile. ``noted`` records its
+    processes, in case this process is killed (None: no record). In a session's ``tree``, its changes are a step.
 
-    What it leaves running goes on, and what that writes goes nowhere. Raises `UnsupportedError` if there is no such
-    shell, or it cannot be supervised, `UsageError` for a command with a NUL in it, `StorageError` if no process can be
-    started, and what recording it raises.
+    Background processes go on, and their output is discarded. Raises `UnsupportedError` if there is no such shell, or
+    it cannot be supervised, `UsageError` for a command with a NUL in it, `StorageError` if no process can be started,
+    and the errors of recording it.
     """
     with in_flight() if noted is None else noted as flight:
         started, carried_by = _prepared(command, flight.folder, machine_of(tree))
@@ -215,7 +214,7 @@ def machine_of(tree: SessionTree | None) -> SessionMachine | None:
 def _prepared(
     command: ShellCommand, folder: bytes, machine: SessionMachine | None
 ) -> tuple[shell_programs.ShellStart, Callable[[bytes], ShellState | None]]:
-    """How to start the shell, and what says what it has left, given the undo log, when it has ended."""
+    """The start of the shell, and a function that reads its final state from the undo log's directory after its end."""
     if machine is None:
         said = os.path.join(folder, b"said")
         start = shell_programs.prepare_start(command.shell, command.text, command.environment, folder=folder, said=said)
@@ -241,7 +240,7 @@ class _Child(Protocol):
     pid: int
     """0: it is no process of this host."""
     denied: bool
-    """A safeguard did not allow what it was about to do; known when it has ended."""
+    """A safeguard denied one of its operations; known at its end."""
 
     def fileno(self) -> int:
         """Can be read when it has ended."""
@@ -288,7 +287,7 @@ class _OwnChild:
     def exit_code(self) -> int | None:
         if self._code is not None:
             return self._code
-        # (It is not waited for yet: the number of the group means no other one.)
+        # It is not reaped yet, so the number of its group cannot be reused.
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return None
@@ -306,7 +305,7 @@ class _OwnChild:
 
 
 class _Pipes(NamedTuple):
-    """A child, and what it writes."""
+    """A child with its output."""
 
     child: _Child
     stdout: IO[bytes]
@@ -315,7 +314,7 @@ class _Pipes(NamedTuple):
 
 def _start(tree: SessionTree | None, start: ChildStart, called: Sequence[bytes], streams: Streams) -> _Pipes:
     """Start a shell: in the ``tree``, or as a child. Raises `StorageError`."""
-    # (What it leaves running goes on, and all that it writes is passed on as it comes: no `processes.child`.)
+    # No `processes.child`: its background processes go on, and all output is passed on as it comes.
     with ExitStack() as theirs, ExitStack() as ours:
         writing: list[int] = []
         reading: list[IO[bytes]] = []
@@ -374,7 +373,7 @@ class _RunningShell:
         return round(self._duration * 1000)
 
     def follow(self, timeout: float | None, stop: threading.Event | None) -> bool:
-        """Pass on what it writes until it has ended; whether its time was over before."""
+        """Pass on its output until it ends; whether its time was over before."""
         timed_out = False
         deadline = None if timeout is None else self._began + timeout
         while True:
@@ -429,7 +428,7 @@ class _RunningShell:
                 self._output(name, data)
 
     def _seconds(self, deadline: float | None, has_stop: bool) -> float | None:
-        """How long nothing has to be looked at, if nothing comes."""
+        """How long to wait at most without events."""
         now = time.monotonic()
         waits = [_LOOK_SECONDS] if has_stop or (self._kill_at is not None and not self._was_killed) else []
         if self._drained_at is not None and self._drained_at > now:
@@ -490,8 +489,8 @@ class _RunningShell:
 
 
 def _drain(pipe: IO[bytes]) -> None:
-    """See to it that a process that still writes to ``pipe`` neither has to wait nor is ended by that."""
-    # (What a shell has in the background reads from nowhere, unless told; and it is no child of ours to wait for.)
+    """Keep a process that still writes to ``pipe`` from blocking or being ended by SIGPIPE."""
+    # The shell's background command must read from the pipe, not /dev/null; it is no child that we must wait for.
     subprocess.run(
         [b"/bin/sh", b"-c", b"exec 3<&0; /bin/cat <&3 3<&- &"],
         stdin=pipe,
@@ -516,22 +515,22 @@ def execute(
 ) -> CommandEntry:
     """Run ``command`` in ``session`` until it has ended; its entry in the history, with its result.
 
-    It begins in the directory and with the exported variables that the last command has left. ``input`` is what was
-    asked for, if that is something else, and ``generated`` whether a model has made the one from the other. ``timeout``
-    (seconds; None: as the session is configured, 0: none) and ``stop`` end it, with all of its process group.
-    ``env`` are variables for it alone, but for the session's name.
+    It begins with the directory and the exported variables of the last command. ``input`` is the original request, if
+    that differs, and ``generated`` tells whether a model made the command from it. ``timeout`` (seconds; None: as the
+    session is configured, 0: none) and ``stop`` end it, with all of its process group. ``env`` are variables for it
+    alone; they cannot change the session's name.
 
-    The entry is durable before it starts, and again when this returns. What `run_command` raises is raised once the end
-    is journalled; so is `KeyboardInterrupt`, if there was one, which the command has got.
+    The entry is durable before it starts, and again when this returns. Errors of `run_command` are raised after the end
+    is in the journal; so is a `KeyboardInterrupt`, which the command also received.
     """
     directory, is_here = session.directory(), session.config.isolation == "none"
     if is_here:
         directory = shell_programs.nearest_existing(directory, session.root)
-    # (What is left running is known by the session's name.)
+    # Background processes are identified by the session's name.
     alone = {name: value for name, value in (env or {}).items() if name != SESSION_VARIABLE}
     environment = shell_environment(session, directory) | alone
     level = classify_command(session, command, cwd=directory, environment=environment)
-    tree = session.tree()  # (whether it can be had decides what is saved before)
+    tree = session.tree()  # decides what must be saved before
     entry = session.begin(command, input=input, generated=generated, level=level)
     seconds = session.config.timeout_seconds if timeout is None else timeout
     try:
@@ -573,22 +572,22 @@ def _may_be_refused(command: str, result: CommandResult) -> bool:
 
 
 def shell_environment(session: Session, directory: bytes) -> dict[str, str]:
-    """What a shell of the session is started with in ``directory``."""
+    """The environment of a shell of the session in ``directory``."""
     own = {"PWD": os.fsdecode(directory), SESSION_VARIABLE: session.id, AGENT_VARIABLE: session.agent}
     return {name: value for name, value in session.environment().items() if name != "_"} | own
 
 
 def exported_variables(session: Session, carried: ShellState, alone: Mapping[str, str]) -> dict[str, str]:
-    """All that the session exports after a shell has left ``carried``; it had ``alone`` besides, for itself.
+    """All exports of the session after a shell has left ``carried``; the shell had ``alone`` in addition.
 
-    What no program can be started with stays what it was before, and is told once.
+    Variables that are too long to start a program keep their former value, and are reported once.
     """
     before = session.environment()
     env = dict(carried.env)
     _tell_too_long(session, carried)
     env.update((name, before[name]) for name in carried.too_long if name in before)
     for name, value in before.items():
-        # What is no name in a shell, some do not hand on to what they start: they have not taken it away.
+        # Some shells do not export variables with an invalid name: they are missing, but were not removed.
         if name in OWN or (name not in env and not name.isidentifier()):
             env[name] = value
     for name, value in alone.items():

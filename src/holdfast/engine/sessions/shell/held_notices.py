@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 class HeldNotices(NamedTuple):
-    """What is called, on a thread of its own."""
+    """Functions that are called on a thread of their own."""
 
     held: Callable[[TicketInfo], object]
     """An operation in the workspace waits for a person."""
     denied: Callable[[StepInfo], object]
-    """It was not allowed: its step was taken back."""
+    """It was denied: its step was rolled back."""
 
 
 @contextmanager
 def report_held(
     session: Session, undo_log: bytes, notices: HeldNotices | None, *, guarded: bool = False
 ) -> Generator[None]:
-    """Call the ``notices`` for the length of the block, if safeguards are configured, or hold by another's wish
-    (``guarded``); nothing happens where nothing is recorded (no ``undo_log``).
+    """Call the ``notices`` for the length of the block, if safeguards are configured or another client has set limits
+    (``guarded``); does nothing without recording (no ``undo_log``).
     """
     if notices is None or not undo_log or not (guarded or _asks(session)):
         yield
@@ -47,10 +47,10 @@ def report_held(
     try:
         yield
     finally:
-        watch.finish(look_again=True)  # (what was denied just now is told, too)
+        watch.finish(look_again=True)  # includes the latest denials
 
 
 def _asks(session: Session) -> bool:
-    from holdfast.engine.running.run import configured_thresholds  # (loaded by what records already)
+    from holdfast.engine.running.run import configured_thresholds  # recording has imported it already
 
     return configured_thresholds(session.context.settings.safeguard, guard=False).asks

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 KEPT_OUT = "# a line that the shell was to keep out of its history"
-"""In the place of such a line; what it has shown is not kept either."""
+"""Stands for such a line; its output is not kept either."""
 _OUTPUT_SECONDS = 1.0
 _CHECK_SECONDS = 10.0
 _MOST_BYTES = 1 << 20
@@ -54,10 +54,10 @@ _FIELDS = {prompt_setup.BEGIN: 2, prompt_setup.OVER: 2, prompt_setup.PROMPT: 1}
 
 
 def interact(session: Session, notices: HeldNotices | None = None) -> int:
-    """Have the user work in ``session`` at this process's terminal until its shell ends; the shell's exit code.
-    ``notices`` are told what safeguards hold meanwhile.
+    """Let the user work in ``session`` at this process's terminal until its shell ends; returns the shell's exit code.
+    ``notices`` receive held operations.
 
-    Standard input and output have to be terminals. For the main thread.
+    Standard input and output must be terminals. For the main thread.
     """
     session.refuse_machine("a shell at the terminal")
     if session.config.shell == "sh":
@@ -70,13 +70,13 @@ def interact(session: Session, notices: HeldNotices | None = None) -> int:
     except UnsupportedError as error:
         if not session.records_commands:
             raise
-        session.cannot_record(error)  # (its shell has not begun)
+        session.cannot_record(error)  # its shell has not started
     with session.in_flight() as flight:
         return _Interactive(session, flight, None).run()
 
 
 class _Interactive:
-    """A shell that tells what it runs."""
+    """A shell that reports the lines that it runs."""
 
     def __init__(self, session: Session, flight: InFlight, notices: HeldNotices | None) -> None:
         self._session = session
@@ -108,7 +108,7 @@ class _Interactive:
             answer=answer,
             marks=(self._marks.begin, self._marks.end),
         )
-        # (Open for both: the process that opens the other end has not to wait for us.)
+        # Opened for both directions, so that opening the other end does not block.
         self._left, self._leaving = os.pipe()
         self._tell, self._answer = (os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC) for path in (tell, answer))
         master, slave = os.openpty()
@@ -122,7 +122,7 @@ class _Interactive:
                 servers_for(session.door(), start) as servers,
             ):
                 self._undo_log, self._run = start.undo_log, start.run
-                # (It has a terminal of its own, at which it goes on as long as the user likes: no `processes.child`.)
+                # No `processes.child`: it has a terminal of its own, for as long as the user likes.
                 process = subprocess.Popen(
                     start.words,
                     stdin=slave,
@@ -163,7 +163,7 @@ class _Interactive:
                 elif pidfd in ready:
                     break
                 elif self._left in ready:
-                    # (All of its jobs get it from the shell, or from the system, when the shell ends.)
+                    # Its jobs get the signal from the shell, or from the system when the shell ends.
                     os.read(self._left, 512)
                     os.killpg(shell.pid, signal.SIGHUP)
                     os.killpg(shell.pid, signal.SIGCONT)
@@ -181,7 +181,7 @@ class _Interactive:
 
     @contextmanager
     def _left_by_signals(self) -> Generator[None]:
-        """What asks this process to end, ends the shell, and the session is left in order."""
+        """Signals to end this process end the shell, and the session is closed properly."""
 
         def leave(_number: int, _frame: FrameType | None) -> None:
             self._leave()
@@ -203,7 +203,7 @@ class _Interactive:
             _LOG.warning("the session could not be saved: %s", error.message)
 
     def _messages(self) -> Iterator[list[bytes]]:
-        """What the hooks have told, whole messages of it."""
+        """The messages of the hooks, each complete."""
         self._told = (self._told + os.read(self._tell, _MOST_BYTES))[-_MOST_BYTES:]
         while True:
             kind, nul, rest = self._told.partition(b"\0")
@@ -229,7 +229,7 @@ class _Interactive:
         self._hidden = not line.strip()
         command = KEPT_OUT if self._hidden else os.fsdecode(line)
         try:
-            if self._entry is not None:  # (its prompt never came)
+            if self._entry is not None:  # its prompt never came
                 self._journal(CommandResult(exit_code=0, stdout="", stderr=""), 0)
             environment = session.environment()
             level = classify_command(session, os.fsdecode(line), cwd=session.directory(), environment=environment)
@@ -249,7 +249,7 @@ class _Interactive:
                 if keeper is not None:
                     with keeper:
                         do(keeper)
-            except HoldfastError as error:  # (the keeper is ending, or the shell's run has)
+            except HoldfastError as error:  # the keeper is ending, or the shell's run has ended
                 _LOG.info("%s", error.message)
 
     def _end(self, exit_code: int, relay: TerminalRelay, seconds: float) -> None:
@@ -339,7 +339,7 @@ def _wants_more(command: str) -> bool:
     checked = _checked(command)
     if any(said in checked.errors for said in (b"end of file", b"Unterminated", b"unexpected EOF")):
         return True
-    # What no command can go on with is part of a document that has not ended, and an error anywhere else.
+    # A lone parenthesis is an error everywhere except inside an unfinished here-document.
     return checked.code == 0 and "<<" in command and _checked(f"{command}\n)").code == 0
 
 

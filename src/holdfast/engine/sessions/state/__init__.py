@@ -1,1 +1,1 @@
-"""What a session is: its journal, the states that come of it, and their repair after a kill."""
+"""The data of a session: its journal, its states, and their repair after a kill."""

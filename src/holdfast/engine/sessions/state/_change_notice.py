@@ -1,7 +1,7 @@
-"""What changes in a session's directory while the session is open, noticed as it happens (inotify).
+"""Notices changes in a session's directory while the session is open (inotify).
 
-A look at the tree then costs what has changed, not what is there. It is for the looks before and after each command;
-a state that is saved is looked at whole, as what no watcher notices has to be in it.
+A scan then costs as much as the changes, not as the tree. It serves the scans before and after each command; a saved
+state needs a full scan, since it must include changes that no watcher notices.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _MOST_WATCHES: Final = "/proc/sys/fs/inotify/max_user_watches"
 _SHARE: Final = 4
-"""No more than one part in so many of the watches that a user may have: an editor needs some, too."""
+"""Use at most one in so many of a user's inotify watches: an editor needs some, too."""
 _EVERYTHING: Final = DirtyPaths(everything=True, paths=frozenset())
 
 
 class ChangeNotice:
-    """What a tree asks, as its `DirtySource`, before it looks. For one thread."""
+    """The `DirtySource` of a tree, which asks it before each scan. For one thread."""
 
     def __init__(self, tree: LocalTree, watcher: Watcher) -> None:
         """``watcher`` is of the tree's root, and this object's from now on. The first look is at everything."""
@@ -46,7 +46,7 @@ class ChangeNotice:
 
     def drain(self) -> DirtyPaths:
         """See `DirtySource.drain`."""
-        # (What is written by a name that a file has elsewhere, or that it gets one there, no watcher notices.)
+        # A watcher does not notice writes through another hard link, nor new links.
         self.useless |= self._tree.has_hard_links
         if self.useless:
             return _EVERYTHING
@@ -69,7 +69,7 @@ class ChangeNotice:
         return answer
 
     def end(self) -> None:
-        """Have the tree look at everything again, and remember what it has found. Harmless a second time."""
+        """Let the tree scan everything again, and keep the result. Harmless a second time."""
         if self._tree.dirty is self:
             self._tree.dirty = None
             self._tree.save_index()
@@ -77,12 +77,12 @@ class ChangeNotice:
 
 
 def start_notice(context: Context) -> ChangeNotice | None:
-    """Begin to notice; None where that cannot be had, or is of no use, as a look costs what has changed anyway."""
+    """Begin to notice; None where that is impossible, or useless because a scan is already that cheap."""
     tree = context.tree
     if not isinstance(tree, LocalTree) or tree.is_layered or tree.has_hard_links or tree.dirty is not None:
         return None
     if context.settings.watch.backend == "polling" or os.path.lexists(os.path.join(context.folder, WATCH_SOCKET)):
-        return None  # (one that watches does the work)
+        return None  # the running watcher does the work
     try:
         return _begin(tree)
     except (OSError, HoldfastError) as error:
@@ -103,7 +103,7 @@ def _begin(tree: LocalTree) -> ChangeNotice | None:
     with open(_MOST_WATCHES, "rb") as file:
         if len(tree.index.directories) > int(file.read()) // _SHARE:
             return None
-    # What is excluded is read before the watcher asks: a change from then on is noticed.
+    # Read the exclusions before the watcher asks for them: later changes of the rules are noticed.
     excluded = tree.excluded
     excluded.refresh()
     excluded.outside_changed()

@@ -1,4 +1,4 @@
-"""The states that a session has gone through: the one that HEAD names, and what the journal says has happened since."""
+"""The states of a session: the one that HEAD names, and the events since then in the journal."""
 
 from __future__ import annotations
 
@@ -170,9 +170,10 @@ def seconds_until_allowed(state: State, now: int) -> float:
 
 
 def environment_change(state: State, base: Mapping[str, str], now: Mapping[str, str]) -> EnvironmentChange:
-    """How ``now``, all that a shell exports, differs from ``state``; it was started with ``base`` and the state.
+    """The difference of ``now``, all exports of a shell, from ``state``; the shell was started with ``base`` and the
+    state.
 
-    What a session has set once stays its own, even if it is what ``base`` has, too: the next base may be another.
+    A variable that a session has set stays its own, even with the same value as in ``base``: the next base may differ.
     """
     env = {
         name: value
@@ -188,7 +189,7 @@ def environment_change(state: State, base: Mapping[str, str], now: Mapping[str, 
 
 
 def environment(state: State, base: Mapping[str, str]) -> dict[str, str]:
-    """What a shell of the session is started with."""
+    """The environment of a shell of the session."""
     return {name: value for name, value in base.items() if name not in state.unset} | dict(state.env)
 
 
@@ -207,11 +208,11 @@ def absolute(root: bytes, cwd: str) -> bytes:
 
 
 NO_HASH = SessionHash("")
-"""Of what is not saved yet."""
+"""The hash of an unsaved state."""
 
 
 class StateOrigin(NamedTuple):
-    """What a state follows from."""
+    """The origin of a state."""
 
     parent: SessionHash | None
     history: Sequence[CommandEntry] = ()
@@ -222,7 +223,7 @@ NO_ORIGIN = StateOrigin(None)
 
 
 class SessionLine:
-    """Where one session stands. For the process that holds it."""
+    """The position of one session. For the process that holds it."""
 
     def __init__(self, tiers: SessionCheckpointTiers, record: SessionRecord, clock: Clock) -> None:
         self.record = record
@@ -232,7 +233,7 @@ class SessionLine:
         self._state: State | None = None
         self._row = JournalRow(b"", 0, 0, 0, ())
         self.entries: list[JournalEntry] = []
-        """What has happened since HEAD."""
+        """The events since HEAD."""
 
     @property
     def head(self) -> SessionCheckpoint:
@@ -248,12 +249,12 @@ class SessionLine:
 
     @property
     def done(self) -> Sequence[JournalEntry]:
-        """What has happened since HEAD, without a command that runs."""
+        """The events since HEAD, without a running command."""
         return self.entries if running(self.entries) is None else self.entries[:-1]
 
     @property
     def resting(self) -> State:
-        """The state that what is `done` has come to: that of the shell before a command that runs."""
+        """The state after `done`: that of the shell before a running command."""
         return self.state if running(self.entries) is None else replay(self.head.state, self.done)
 
     @property
@@ -299,10 +300,10 @@ class SessionLine:
         lineage: StateOrigin = NO_ORIGIN,
         record: SessionRecord | None = None,
     ) -> SessionCheckpoint:
-        """Save ``state``, with that tree, and let HEAD name it; the journal is empty then, but for a command that runs,
-        which is none of ``state``. All of it or nothing.
+        """Save ``state``, with that tree, and let HEAD name it. The journal is empty then, except for a running
+        command, which is not part of ``state``. Atomic.
 
-        ``naming`` are references that name it, too, from then on, and ``record`` is what the session is.
+        ``naming`` are more references to it, and ``record`` is the session's new record.
         """
         now = self._clock.now()
         metrics = msgspec.structs.replace(
@@ -390,7 +391,7 @@ class CommandJournal:
     def __init__(
         self, context: Context, line: SessionLine, states: StateHistory, base: Mapping[str, str], stack: ExitStack
     ) -> None:
-        """``base`` is the environment that its shell is started in, ``stack`` what goes when it is closed."""
+        """``base`` is the environment in which its shell starts; closing the session closes ``stack``."""
         self._context = context
         self._line = line
         self._states = states
@@ -427,10 +428,10 @@ class CommandJournal:
         check_command(asked)
         self._begun += 1
         if self._begun == 2:
-            # (For a single command it would cost more than it saves.)
+            # For a single command it would cost more than it saves.
             self._stack.callback(self._states.stop_noticing)
             self._states.start_noticing()
-        # (The undo of a step needs no checkpoint before it.)
+        # An undo of a step needs no checkpoint before it.
         at_risk = not recorded and LEVELS.index(level) >= LEVELS.index("risky")
         before = self.save_tree(whole=at_risk or self.due() == 0)
         worth_saving = has_unsaved(self._line.entries)
@@ -483,7 +484,7 @@ class CommandJournal:
         return due(self._line.state, self._line.entries, self._context.clock.now())
 
     def journal_is_full(self) -> bool:
-        """Whether the state has to be saved, whatever else holds."""
+        """Whether the state must be saved, whatever the triggers say."""
         settings = self._context.settings.session
         most = min(self._line.state.config.triggers.max_journal, settings.max_journal)
         if len(self._line.entries) >= most or len(self._line.journal.data) >= settings.max_journal_bytes:
@@ -510,7 +511,7 @@ def check_command(text: str) -> None:
 
 
 def escape_output(result: CommandResult) -> CommandResult:
-    """``result`` with what is no text in its output escaped, so that it can be recorded."""
+    """``result`` with invalid text in its output escaped, so that it can be recorded."""
     return msgspec.structs.replace(result, stdout=_escaped(result.stdout), stderr=_escaped(result.stderr))
 
 

@@ -1,6 +1,6 @@
-"""What opening a session mends: what a killed process left, and what has become of the directory meanwhile.
+"""Repairs when a session is opened: after a killed process, and after changes of the directory.
 
-What the directory holds is the truth: no old tree is ever put over files that are there (I3).
+The directory's present files always win: no old tree ever replaces them (I3).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _SHOWN = 20
 
 
 class Repaired(NamedTuple):
-    """What there was to mend."""
+    """The repairs."""
 
     entries: list[JournalEntry]
     """The journal."""
     moved: Literal["", "done", "never"]
-    """What became of a checkout or a merge that was cut short: the tree is the other one now, or is as it was before,
-    or what another process has made of it since.
+    """The result of an interrupted checkout or merge: the tree has the new state, or the old one, or the state that
+    another process made of it since.
     """
 
 
@@ -61,7 +61,7 @@ def open_mounted(opener: Opener, name: WorkspaceId) -> Context:
 
 
 def resume(opener: Opener, record: SessionRecord) -> None:
-    """Have the provider that made a fork's directory mount again what is not mounted any more, as after a restart."""
+    """Let the provider of a fork's directory mount it again if it is unmounted, as after a restart."""
     for provider in provider_of_fork(opener, record):
         try:
             provider.resume(Token(record.token))
@@ -70,14 +70,14 @@ def resume(opener: Opener, record: SessionRecord) -> None:
 
 
 def provider_of_fork(opener: Opener, record: SessionRecord) -> list[Provider]:
-    """The provider that has made the directory; none if an older version wrote it out, or it is not known any more."""
+    """The provider of the directory; none if an older version wrote it out, or it is unknown."""
     return [one for one in known_providers(opener, record) if one.name == record.provider]
 
 
 def known_providers(opener: Opener, record: SessionRecord) -> Sequence[Provider]:
-    """All snapshot providers of the workspace that a fork is of; none where that is not known any more."""
+    """All snapshot providers of the workspace that a fork belongs to; none if that is unknown."""
     if record.origin is None:
-        return ()  # (what works in place was made by no provider)
+        return ()  # a session in place has no provider
     from holdfast.engine.forks.workspace_providers import providers_of
 
     try:
@@ -108,7 +108,7 @@ def recreate_directory(context: Context, workspace: Workspace, record: SessionRe
         _tell(workspace.restore_continue())
     else:
         workspace.restore(state.tree)
-    # It is another directory than the one that is remembered, and ours: the one that deletes the session has to know.
+    # Ours, but another directory than recorded: record it for the process that deletes the session.
     about = os.stat(root)
     context.catalog.move_workspace(context.workspace.id, root, about.st_dev, about.st_ino)
     identity.remember_root(context.folder, root)
@@ -126,12 +126,12 @@ def was_emptied(context: Context, record: SessionRecord, state: State) -> bool:
 
 
 def opening_message(session: SessionId) -> str:
-    """What is said of a tree that was not recorded."""
+    """The message of the state of an unrecorded tree."""
     return f"found when the session {session} was opened"
 
 
 def was_cut_short(entries: list[JournalEntry]) -> bool:
-    """Whether a process that had the session was killed in the middle of something."""
+    """Whether a process that had the session was killed during an operation."""
     last = entries[-1] if entries else None
     return isinstance(last, CheckoutEvent | MergeEvent) or (isinstance(last, CommandEvent) and not last.ended)
 
@@ -146,9 +146,9 @@ def repair_journal(
     target_tree: Callable[[CheckoutEvent], CheckpointId],
     save: Callable[[], CheckpointId],
 ) -> Repaired:
-    """Bring the journal up to what has become of the session; the same list if there is nothing to mend.
+    """Bring the journal up to date with the session; the same list if nothing needs repair.
 
-    ``save`` saves the tree. ``target_tree`` is where a checkout was going.
+    ``save`` saves the tree. ``target_tree`` is the target of a checkout.
     """
     mended = list(entries)
     moved: Literal["", "done", "never"] = ""
@@ -172,7 +172,7 @@ def repair_journal(
 
 
 def warn_unfinished(workspace: Workspace) -> None:
-    """Say so if the tree is half way between two states, by something that is not the session's to finish."""
+    """Warn if the tree is between two states because of an operation that is not the session's to finish."""
     journal = workspace.unfinished()
     if journal is not None:
         _LOG.warning(
@@ -185,21 +185,21 @@ def warn_unfinished(workspace: Workspace) -> None:
 
 
 def _finish(context: Context, workspace: Workspace, target: CheckpointId, since: int) -> Literal["done", "never"]:
-    """Finish the restore to ``target``, if it had begun: the one that asked for it has saved the state before.
+    """Finish the restore to ``target``, if it had begun: its caller saved the state before it.
 
-    What another process has changed since it was cut short stays, and is said.
+    Changes of other processes since the interruption stay, with a warning.
     """
     unfinished = workspace.unfinished()
     if unfinished is not None and (unfinished.target, unfinished.taken_back) == (target, None):
         _tell(workspace.restore_continue())
         return "done"
-    from holdfast.engine.history.recovery import has_reached  # (hardly ever is anything cut short)
+    from holdfast.engine.history.recovery import has_reached  # operations are rarely interrupted
 
     return "done" if has_reached(context, target, since) else "never"
 
 
 def _tell(result: RestoreResult) -> None:
-    """Say what finishing a restore has left alone."""
+    """Report the paths that finishing a restore has skipped."""
     for path, reason in result.skipped[:_SHOWN]:
         _LOG.warning("%s was left as it is: %s", display(path), reason)
     if len(result.skipped) > _SHOWN:

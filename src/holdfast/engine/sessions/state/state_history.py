@@ -1,4 +1,4 @@
-"""What a session's states are saved as, and how it comes back to them: checkpoints, branches, checkout."""
+"""Saving a session's states, and returning to them: checkpoints, branches, checkout."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _TRIES = 3
 
 
 class SessionScope(NamedTuple):
-    """What a session works with."""
+    """The context of a session."""
 
     opener: Opener
     context: Context
@@ -90,7 +90,7 @@ def with_hooks(
 
 
 class StateHistory:
-    """The states of a session that is held. Methods are those of `Session`, which says what they do."""
+    """The states of a held session. `Session` documents the methods."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class StateHistory:
         records: Callable[[], bool],
         door: Callable[[], RequestServer | None],
     ) -> None:
-        """``records`` says whether what hooks change is recorded; ``door`` is where what they ask for is answered."""
+        """``records`` tells whether hooks' changes are recorded; ``door`` answers their requests."""
         self._scope = scope
         self._records = records
         self._door = door
@@ -108,7 +108,7 @@ class StateHistory:
         self._line = line
         self._noticing: ChangeNotice | None = None
         self.not_captured: Sequence[NotCaptured] = ()
-        """What the tree held that no checkpoint captures, when it was saved last."""
+        """Paths that no checkpoint captured when the tree was last saved."""
 
     @property
     def id(self) -> SessionId:
@@ -117,7 +117,7 @@ class StateHistory:
 
     @contextmanager
     def asked_by(self, agent: str) -> Generator[None]:
-        """While it is entered, ``agent`` asks for what is done."""
+        """Within the block, ``agent`` is the author of operations."""
         before = self._scope
         self._scope = before._replace(agent=agent)
         try:
@@ -173,7 +173,7 @@ class StateHistory:
         """See `Session.find`."""
         ref = self._rows.ref(ref_name("branch", self.id, name)) or self._rows.ref(name)
         found = self._by_prefix(name) if ref is None else ref.checkpoint
-        # (Whose it is now: of a session that is gone, a fork has what it began with.)
+        # Its present owner: a fork of a deleted session has taken over the states that it began with.
         whose = self._rows.stored(found).session
         if whose != self.id:
             from holdfast.engine.sessions.identifiers import check_may_use
@@ -198,7 +198,7 @@ class StateHistory:
         history: list[CommandEntry] = []
         parent: SessionHash | None = None
         for point in self._scope.tiers.past(target):
-            # Another session's states go with it: what they say is carried over.
+            # Another session's states are deleted with it, so their history is copied.
             if point.session == self.id:
                 parent = point.hash
                 break
@@ -211,7 +211,7 @@ class StateHistory:
             parent=now.parent,
             created_at=now.created_at,
             metrics=metrics,
-            # (What it says of its shells is another's; where its commands run stays.)
+            # The shells' settings are the other state's; the isolation of commands stays.
             config=msgspec.structs.replace(target.state.config, isolation=now.config.isolation),
         )
         self.commit("auto", state=state, lineage=StateOrigin(parent, history))
@@ -247,12 +247,12 @@ class StateHistory:
         return self._scope.save(ref.session)
 
     def _commit_merged(self, entry: MergeEvent, state: State) -> SessionCheckpoint:
-        # (What it is about has happened: no hook stops that from being known.)
+        # Its subject has happened: no hook may prevent the record.
         return self.commit("manual", state=state, message=entry.message, metadata=entry.metadata, may_refuse=False)
 
     @property
     def _most(self) -> int:
-        """So many trees the session holds."""
+        """The number of trees that the session holds."""
         return self._context.settings.session.max_checkpoints
 
     @contextmanager
@@ -268,7 +268,9 @@ class StateHistory:
 
     @contextmanager
     def _moving(self, entry: CheckoutEvent | MergeEvent) -> Generator[None]:
-        """Have the journal say where the tree is brought in the block; no more if that fails and changed nothing."""
+        """Note in the journal the target of the tree within the block; after a failure without changes, remove the
+        note.
+        """
         self.stop_noticing()
         self._line.write([*self._line.entries, entry])
         try:
@@ -279,8 +281,8 @@ class StateHistory:
             raise
 
     def save_tree(self, command: str = "", message: str = "", *, whole: bool = True) -> CheckpointId:
-        """Save the tree, if it has changed; the checkpoint that holds it. Unless ``whole``, a look at what was noticed
-        is enough, where changes are.
+        """Save the tree's changes; the checkpoint that holds it. Unless ``whole``, noticed changes are enough, where
+        they are noticed.
         """
         if whole and self._noticing is not None:
             self._noticing.doubt()
@@ -335,11 +337,11 @@ class StateHistory:
         lineage: StateOrigin | None = None,
         may_refuse: bool = True,
     ) -> SessionCheckpoint:
-        """Save a state, the present one unless it is given, and let go of old ones beyond the limit. It follows from
-        HEAD by what the journal has, unless ``lineage`` says otherwise. ``may_refuse``: whether a hook can stop that.
+        """Save a state, by default the present one, and drop old ones beyond the limit. It follows HEAD by the
+        journal's events, unless ``lineage`` gives another origin. ``may_refuse``: a hook can prevent it.
         """
         about = {**self.about(), "kind": kind, "message": message}
-        # (What is saved by itself protects what was done: no hook stops that.)
+        # Automatic states protect work: no hook may prevent them.
         may_refuse = may_refuse and kind != "auto"
         hooks = with_hooks(
             self._context, "checkpoint", about, may_refuse=may_refuse, records=self._records, door=self._door
@@ -356,7 +358,7 @@ class StateHistory:
         return point
 
     def about(self) -> dict[str, object]:
-        """What every hook is told."""
+        """The values for every hook."""
         return {
             "session": self.id,
             "agent": self._scope.agent,
@@ -398,7 +400,7 @@ class StateHistory:
         return msgspec.structs.replace(ref, checkpoint=point.hash, updated_at=point.created_at)
 
     def _own_names(self) -> list[RefChange]:
-        """What names the newest state of a fork, beside its HEAD."""
+        """References to the newest state of a fork, besides its HEAD."""
         purpose = self._line.record.purpose
         ref = None if purpose == "session" else self._rows.ref(ref_name(purpose, self.id))
         return [] if ref is None else [RefChange(ref, ref.checkpoint)]
