@@ -1,13 +1,13 @@
 """The port that every mutating operation on a workspace passes before it happens.
 
-A server of operations (the supervisor of a process tree, a file system server) resolves where an operation leads, and
-then calls the method of the interceptor for it, with a function that performs it. The interceptor journals what
-reverses the operation, keeps what would be lost, and calls the function; where it can do the same in a cheaper way (a
-removed file is renamed into the log), it does that instead. So nothing can happen before it can be reversed.
+A server of operations (the supervisor of a process tree, a file system server) resolves the paths of an operation, and
+then calls the interceptor's method for it, with a function that performs it. The interceptor journals the reversal,
+keeps the preimage, and calls the function; where a cheaper way has the same effect (a removed file is renamed into the
+log), it takes that. So no operation happens before it can be reversed.
 
-Every method may raise `HeldError` before anything has happened: a safeguard asks a person first, or (ticket 0) another
-process changes the tree. The caller keeps the operation back and calls again when the decision is there, or in a
-moment. So it does with `StepEndedError`. `OSError` is the answer to the operation.
+Every method may raise `HeldError` before any effect: a safeguard asks a person first, or (ticket 0) another process
+changes the tree. The caller delays the operation and calls again after the decision, or in a moment. It does the same
+after `StepEndedError`. `OSError` is the answer to the operation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StepEndedError(KeyError):
 
 
 class Place(NamedTuple):
-    """A name in a directory; what is there, if anything, is never followed."""
+    """A name in a directory, and the object there, if any; links are never followed."""
 
     dir_fd: int
     """The directory's descriptor, borrowed; ``O_PATH`` is enough."""
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     path: bytes
     """The same relative to the workspace's root."""
     moves: int = -1
-    """What `Interceptor.moves` was before the path was asked for, if a mutation may have come in between; -1: none."""
+    """The value of `Interceptor.moves` before the path was resolved, if mutations may have come in between; else -1."""
 
     @property
     def parent(self) -> bytes:
@@ -52,11 +52,11 @@ def no_check() -> None:
 
 
 class Interceptor(Protocol):
-    """See the module. Methods may be called from several threads; each is atomic towards the others.
+    """See the module. Methods may be called from several threads; each is atomic.
 
-    ``own`` says that the operation is performed with the keeper's own credentials, so that renaming into the log is
-    allowed to the caller if the removal is. It is called right before that, in place of ``perform``, and may raise
-    `OSError`: then nothing happens. None, if the credentials are another's.
+    ``own``: the operation uses the keeper's own credentials, so a caller that may remove a file may also rename it into
+    the log. It is called right before that, in place of ``perform``, and may raise `OSError`: then nothing happens.
+    None: the credentials are another user's.
     """
 
     @property
@@ -68,18 +68,18 @@ class Interceptor(Protocol):
 
     @property
     def moves(self) -> int:
-        """Another number whenever something was moved or has lost a name. For who cannot keep the `gate` as long as
-        keeping takes: `before_open` and `before_metadata_change` raise `HeldError` (ticket 0) for a `Place` of before.
+        """A number that changes with every move and every lost name. For callers that cannot hold the `gate` while a
+        preimage is taken: `before_open` and `before_metadata_change` raise `HeldError` (ticket 0) for an older `Place`.
         """
         ...
 
     @property
     def arrangement(self) -> int:
-        """Another number whenever a directory may lie elsewhere than before."""
+        """A number that changes whenever a directory may have moved."""
         ...
 
     def create(self, step: StepId, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
-        """Create something that is not there: a file (``perform`` opens it with ``O_EXCL``), a directory, a link."""
+        """Create a new object: a file (``perform`` opens it with ``O_EXCL``), a directory, a link."""
         ...
 
     def link(self, step: StepId, source_fd: int, place: Place, perform: Callable[[], T]) -> T:
@@ -113,49 +113,48 @@ class Interceptor(Protocol):
 
     @property
     def is_guarded(self) -> bool:
-        """Whether a person may have to be asked first: if not, nothing need be told to `before_loss`."""
+        """Whether a person may have to be asked first: if not, `before_loss` need not be called."""
         ...
 
     def before_loss(self, step: StepId, place: Place, fd: int, lost: int) -> None:
-        """Before so many bytes of the file that ``fd`` refers to are lost by a descriptor that was opened for writing,
-        and so recorded, before: it is cut short, holes are punched into it, or it is not only appended to any more.
+        """Call it before ``lost`` bytes of the file of ``fd`` are lost through a descriptor that was opened for
+        writing, and recorded, before: a truncation, a punched hole, or the end of append-only writing.
         """
         ...
 
     def before_open(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
-        """Before the file that the ``O_PATH`` descriptor ``fd`` refers to is opened for writing.
+        """Call it before the file of the ``O_PATH`` descriptor ``fd`` is opened for writing.
 
-        The same before its content is changed by anything else than a descriptor that was opened so: ``truncate``,
-        a write of a file system server, ``fallocate``, a ``copy_file_range`` into it. ``risk`` is what
-        safeguards have to know; without it they are not asked. True if what the step would lose was kept for it just
-        now, which `cancel_open` takes back.
+        Also call it before a change of content without such a descriptor: ``truncate``, a write of a file system
+        server, ``fallocate``, a ``copy_file_range`` into it. ``risk`` is the information for safeguards; without it
+        they are not asked. True if a preimage was taken for the step just now, which `cancel_open` can drop.
         """
         ...
 
     def cancel_open(self, step: StepId, fd: int) -> bool:
-        """After a `before_open` that has kept something: the file is left alone after all. What others did to it
-        meanwhile is none of the step's, and stays when that is reversed. False if what was kept stays kept: another
-        `before_open` would not keep what there is now.
+        """After a `before_open` that took a preimage: the file is not changed after all. Others' changes meanwhile are
+        not the step's, and stay when it is reversed. False if the preimage stays: another `before_open` would not keep
+        the present content.
         """
         ...
 
     def release_removed(self, step: StepId, fd: int) -> bool:
-        """Before anything is done to an object that ``fd`` refers to and that has lost its name in the tree.
+        """Call it before any change of an object of ``fd`` that has lost its name in the tree.
 
-        If the log keeps the object itself, it keeps a copy from now on. False if the object must be left alone: it may
-        have another name, by which no step has recorded anything.
+        If the log has the object itself, it keeps a copy from now on. False if the object must not be changed: it may
+        have another name, by which no step has recorded it.
         """
         ...
 
     @property
     def reversals(self) -> int:
-        """Another number whenever steps are about to be taken back, or brought forward."""
+        """A number that changes before steps are undone or redone."""
         ...
 
     def was_reversed(self, fd: int, since: int) -> bool:
-        """Whether the content of what ``fd`` refers to was brought back since `reversals` had that number (or may have
-        been: only so many objects are remembered). What had been opened for writing before is covered by no step any
-        more: who serves such a descriptor calls `before_open` anew. Waits while steps are being taken back.
+        """Whether the content of the object of ``fd`` was restored since `reversals` had that number. True in case of
+        doubt, since only a limited number of objects is remembered. Descriptors from before are covered by no step any
+        more: their server must call `before_open` again. Waits while steps are being reversed.
         """
         ...
 

@@ -56,11 +56,11 @@ class UndoLog:
         is_native: bool = False,
     ) -> None:
         """Open the log in ``directory`` (made if it is missing) of the tree whose root ``root_fd`` (borrowed) is.
-        ``is_native``: system calls are about to be recorded, natively where that was built.
+        ``is_native``: system calls will be recorded, natively where the extension exists.
 
-        ``least`` are numbers that the history knows: a log that was lost since, and is made anew, gives out larger
-        ones. Raises `LockedError` if there is another keeper, `VersionMismatchError`, and `StorageError`. What a killed
-        keeper left is not looked at yet.
+        ``least`` are the history's numbers: a log that replaces a lost one gives out larger ones. Raises `LockedError`
+        if there is another keeper, `VersionMismatchError`, and `StorageError`. It does not recover from a killed keeper
+        yet.
         """
         self.directory = directory
         self._root = root_fd
@@ -112,18 +112,19 @@ class UndoLog:
         self.flush_foreign_edits: Callable[[], object] = lambda: None
         """Tells `record_foreign_edit` of all that others have changed up to now. From any thread."""
         self.unsettled: dict[StepId, dict[bytes, Signature]] = {}
-        """What could still be written to when its step ended, as it looked then; see
+        """Results that could still be written to at the end of their steps, with their signatures then; see
         `holdfast.undo.completion.late_writes`.
         """
         self.unsettled_others: dict[StepId, frozenset[ObjectKey]] = {}
         """The same of `StepHead.others`."""
         self.writers: Callable[[bool], frozenset[int] | None] = lambda _thorough: frozenset()
-        """Asks for the inode numbers of the files that those who are served may write to through what they have open or
-        mapped. From any thread. None if it would take long to find out; not if told to be thorough."""
+        """Returns the inode numbers of the files that served processes may write to, open or mapped. From any thread.
+        None if that would take long, unless the argument requests a thorough answer.
+        """
         begun = [record.step for record in self.found_records if isinstance(record, Begin)]
         self._next_step = max([least.step, self.last_beat.step, *self.heads, *begun])
         self._next_ambient = min([least.ambient, self.last_beat.ambient, *self.heads, *begun])
-        # (Earlier versions did not note the number by which a step had ended in the sign of life.)
+        # Earlier versions did not include the number of a step's end in the heartbeat.
         ended = (max(head.last, head.left_at) for head in self.heads.values())
         seq = max([least.seq, self.last_beat.seq, *ended, *(record.seq for record in self.found_records)])
         self.recorder = Recorder(
@@ -162,7 +163,7 @@ class UndoLog:
 
     @contextmanager
     def open_directories(self) -> Generator[Directories]:
-        """Directories for one thread, beside the gate; closed at the end."""
+        """Directories for one thread, without the gate; closed at the end."""
         directories = Directories(self._root)
         try:
             yield directories
@@ -177,9 +178,9 @@ class UndoLog:
         self._sign(self.clock.now() * 1000)
 
     def mark(self) -> None:
-        """Note that something is about to be half done, unless that is noted already. Raises `StorageError`."""
+        """Note that an unfinished step is about to begin, unless that is noted already. Raises `StorageError`."""
         if not self._signed:
-            # (No time: recovery cannot say how long a killed keeper has lived.)
+            # No time: recovery then does not know how long a killed keeper has lived.
             self._sign(1)
 
     def take_moment(self) -> int:
@@ -201,12 +202,12 @@ class UndoLog:
         self._signed = at
 
     def restart(self) -> None:
-        """Begin the journal anew if nothing in it is needed any more, or with what is needed if it has grown long."""
+        """Start the journal anew, if no record in it is needed, or with the needed ones if it has grown long."""
         with self.recorder.gate:
             if self.interrupted or self.unsealed:
                 return
             steps = self.recorder.open_steps
-            if self.barriers.records:  # (a log may hold very many steps)
+            if self.barriers.records:  # a log may hold very many steps
                 begun = [*(head.first for head in self.heads.values()), *(step.begin.seq for step in steps)]
                 self.barriers.prune(min(begun, default=0))
             if not steps:
@@ -221,7 +222,7 @@ class UndoLog:
             if self._signed != 0 and not self.recorder.open_steps:
                 self._sign(0)
         except StorageError as error:
-            # It only grows: what is finished is finished, whatever the journal still says of it.
+            # It only grows: finished steps stay finished, whatever the journal still contains.
             _log.warning("the journal of the undo log cannot be begun anew: %s", error.message)
 
     def record_foreign_edit(
@@ -235,7 +236,7 @@ class UndoLog:
     ) -> ForeignEdit:
         """Record that another process changed ``paths``: a barrier, unless it does not block. Raises `StorageError`.
 
-        ``finder`` is the step that came upon it. ``objects`` as `ForeignEdit` has them.
+        ``finder`` is the step that found it. ``objects`` as `ForeignEdit` has them.
         """
         with self.recorder.gate:
             seq, at = self.recorder.seq + 1, self.clock.now() * 1000
@@ -249,8 +250,7 @@ class UndoLog:
             return self.barriers.records[-1]
 
     def _record_found_edit(self, step: OpenStep, paths: tuple[bytes, ...], who: str) -> None:
-        # (What the same step is said to have come upon already is not said again, whichever step has left something
-        # since.)
+        # An edit that the same step has reported already is not reported again, whichever step has left a result since.
         if self.record_foreign_edit(paths, who, finder=step.id).seq == self.recorder.seq:
             self.recorder.last_state.note_reported(paths)
 
@@ -261,7 +261,7 @@ class UndoLog:
         return read_step(self._path(step))
 
     def write(self, sealed: SealedStep) -> None:
-        """Put a finished step in place of what was known of it. Atomic."""
+        """Replace the record of a finished step. Atomic."""
         head = sealed.head
         write_step(self._steps, _name(head.id), sealed, sync=self.sync)
         if head.id not in self.heads:
@@ -296,11 +296,11 @@ class UndoLog:
         self.unsettled_others.pop(step, None)
 
     def evict(self) -> list[StepId]:
-        """Forget steps until the log is within its limits; returns what was forgotten.
+        """Evict steps until the log is within its limits; returns the evicted ones.
 
-        More than so many runs (a step of no run counts as one), and the one that acted longest ago goes, whole; more
-        than so many bytes, and its oldest steps go one by one, then those of the next. A run of which a step is open
-        goes last, and the newest step never.
+        Beyond the number of runs (a step without a run counts as one), the run that acted longest ago is evicted as a
+        whole. Beyond the number of bytes, its oldest steps are evicted one by one, then those of the next. A run with
+        an open step comes last, and the newest step stays.
         """
         limits = self.limits
         if self._used <= limits.max_bytes and len(self._units) <= limits.max_steps:
@@ -323,7 +323,7 @@ class UndoLog:
         return [head.id for head in evicted]
 
     def _too_many(self) -> Iterator[StepHead]:
-        """What to forget next, as long as the log is beyond its limits."""
+        """The next steps to evict, while the log exceeds its limits."""
         going_on = {step.begin.run for step in self.recorder.open_steps} - {""}
         units: dict[str | StepId, list[StepHead]] = {}
         for head in sorted(self.heads.values(), key=lambda head: head.last):
@@ -357,7 +357,7 @@ class UndoLog:
                 if _name(head.id) != name:
                     raise FormatError(f"{display(path)} is another step: {head.id}")
             except IntegrityError as error:
-                # That one cannot be undone any more; the others can.
+                # That step cannot be undone any more; the others can.
                 _log.warning("%s", error)
                 self.has_damage = True
                 continue
@@ -366,7 +366,7 @@ class UndoLog:
 
 
 def no_step(step: StepId) -> NotFoundError:
-    """The error where a step is asked for that the log does not hold."""
+    """The error for a step that the log does not hold."""
     return NotFoundError(
         f"there is no step {step} in the undo log",
         hint="`holdfast steps` lists them; at its limit the log forgets the oldest",
@@ -378,9 +378,9 @@ def _name(step: StepId) -> bytes:
 
 
 def _written_at(directory: bytes) -> int:
-    """When the keeper that has left a journal wrote to it last; 0 if none has.
+    """The last write of a keeper that has left a journal; 0 if none has.
 
-    A keeper has one segment. Those after the first are of recoveries.
+    A keeper has one segment. Segments after the first are recoveries'.
     """
     numbers = segments(directory)
     if not numbers:
@@ -389,5 +389,5 @@ def _written_at(directory: bytes) -> int:
 
 
 def _unit(head: StepHead) -> str | StepId:
-    """What counts as one step with others: its run, if it has one."""
+    """The unit that counts as one with other steps: its run, if it has one."""
     return head.run or head.id

@@ -1,8 +1,8 @@
-"""The port to the undo log of a workspace, for all but those that feed the interceptor.
+"""The port to the undo log of a workspace, for all code that does not feed the interceptor.
 
-There is one keeper at a time. It implements the port on its log (`holdfast.undo.local_service.undo_service`); every
-other process reaches that over the keeper's private socket, and without a keeper opens the log itself and is the keeper
-for as long as it takes. The values are plain, so that they go over a socket as they are.
+There is one keeper at a time, which implements the port on its log (`holdfast.undo.local_service.undo_service`). Other
+processes use the keeper's private socket. Without a keeper, a process opens the log itself and is the keeper meanwhile.
+The values are plain, so that they can be sent over a socket unchanged.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Thresholds(NamedTuple):
-    """When a person is asked. Zero and False: never."""
+    """The limits beyond which a person is asked. Zero and False: never."""
 
     deletes: int = 0
-    """When a step would have lost this many files; what counts is said in `holdfast.undo.safeguards.losses`."""
+    """A step that would have lost this many files; `holdfast.undo.safeguards.losses` has the rule."""
     overwrite_bytes: int = 0
     """When it would have lost this many bytes of them."""
     rename_over: bool = False
@@ -36,7 +36,7 @@ class Thresholds(NamedTuple):
 
     @property
     def asks(self) -> bool:
-        """Whether a person is asked of anything at all."""
+        """Whether there is any limit."""
         return bool(self.deletes or self.overwrite_bytes or self.rename_over or self.limit)
 
 
@@ -47,9 +47,9 @@ PRESET = Thresholds(deletes=50, overwrite_bytes=10_000_000, limit=True)
 
 
 def strictest(asked_for: Iterable[Thresholds]) -> Thresholds:
-    """What holds where several ask for safeguards: of each the strictest. Who asks for nothing changes nothing.
+    """The strictest of several limits. A client without limits changes nothing.
 
-    The shortest time to answer is the strictest one: when it is over, nothing happens.
+    The shortest time to answer is the strictest: after it, nothing happens.
     """
     wanted = [each for each in asked_for if each.asks]
     return Thresholds(
@@ -62,11 +62,11 @@ def strictest(asked_for: Iterable[Thresholds]) -> Thresholds:
 
 
 StepState = Literal["open", "done", "undone", "partly"]
-"""``partly``: an undo or a recovery left something as it is, and kept what belongs there."""
+"""``partly``: an undo or a recovery left objects unchanged, and kept their preimages."""
 
 
 class LogLimits(NamedTuple):
-    """How much the log may hold; what is beyond is evicted, oldest first (`holdfast.undo.log.UndoLog.evict`)."""
+    """The limits of the log; the oldest steps beyond them are evicted (`holdfast.undo.log.UndoLog.evict`)."""
 
     max_bytes: int = 1 << 30
     """Of preimages, and of the files of steps, which hold small contents."""
@@ -77,7 +77,7 @@ class LogLimits(NamedTuple):
 
 
 ABANDONED: Final = b"[committed: its client ended]"
-"""Stands behind the label of an explicit step that was closed as the process that had begun it was gone."""
+"""Appended to the label of an explicit step that was closed because the process that had begun it was gone."""
 
 
 class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     begun: int = 0
     """The sequence number with which it began, when it was first done."""
     ended: int | None = None
-    """That by which it had ended, when it was first done; None while it is open."""
+    """The number at its end, when it was first done; None while it is open."""
     paths: int
     """How many paths it changed."""
     copied: int
@@ -113,20 +113,20 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     barrier_after: bool
     """Another process changed the tree after it, and before the next one."""
     refused: Literal["", "undo", "redo"] = ""
-    """What brought it to its state, where the system refused a part of that: asked for again, it tries that again."""
+    """The operation after which the system refused a part; the same operation tries that part again."""
 
 
 class StepOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the step of a command."""
+    """The result of a command's step."""
 
     info: StepInfo | None
     """None if it changed nothing."""
     denied: bool
-    """A safeguard was not answered, or with no: what it had done was taken back."""
+    """A safeguard was denied, or not answered: its changes were rolled back."""
 
 
 class PathChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step did to one path."""
+    """A step's change of one path."""
 
     path: bytes
     change: Literal["added", "modified", "deleted", "renamed", "metadata"]
@@ -135,7 +135,7 @@ class PathChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConflictInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was left as it is."""
+    """An object that was left unchanged."""
 
     path: bytes
     reason: str
@@ -149,7 +149,7 @@ class ConflictInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UndoReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an undo, a redo or a rollback did."""
+    """The result of an undo, a redo or a rollback."""
 
     steps: tuple[StepId, ...]
     paths: int
@@ -165,7 +165,7 @@ class BarrierInfo(msgspec.Struct, frozen=True, kw_only=True):
     after: StepId | None
     """The newest step before it."""
     paths: tuple[bytes, ...]
-    """What was edited, as far as it is known; the root alone means: anything."""
+    """The edited paths, as far as known; the root alone means any path."""
     who: str
     """The process, as far as it is known: ``name (pid)``."""
     blocks: bool
@@ -180,7 +180,7 @@ class UnfinishedStep(msgspec.Struct, frozen=True, kw_only=True):
     begun: int
     """As `StepInfo.begun`."""
     paths: tuple[bytes, ...]
-    """What it has changed; of one that has ended, what may still be written to."""
+    """Its changed paths; for an ended step those that may still be written to."""
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +189,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     command: tuple[bytes, ...]
     step: StepId
-    """The open step that it belongs to; 0 if there is none."""
+    """Its open step; 0 without one."""
 
 
 class TicketInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,23 +200,23 @@ class TicketInfo(msgspec.Struct, frozen=True, kw_only=True):
     danger: Literal["delete", "overwrite", "rename_over", "limit"]
     path: bytes
     message: str
-    """What is about to happen, in one line."""
+    """The dangerous operation, in one line."""
     asked_at: int
     denied_at: int
     """When it is denied by itself. Both nanoseconds since 1970-01-01 UTC."""
     conflicts: tuple[ConflictInfo, ...] = ()
-    """Once it was denied: what was left as it is when its step was taken back."""
+    """After a denial: objects that the rollback of its step left unchanged."""
     unanswered: float = 0.0
     """Seconds for which the program waited in vain; 0 if it still waits, or had an answer."""
 
 
 class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is told when it has ended."""
+    """The report for a run at its end."""
 
     unanswered: tuple[TicketInfo, ...] = ()
-    """What safeguards held of it, or of no run, without an answer in time: its steps were taken back."""
+    """Its held operations, or those of no run, without an answer in time: their steps were rolled back."""
     forgotten: int = 0
-    """So many of its steps the log could not hold within its limits."""
+    """The number of its steps that the log's limits evicted."""
 
 
 class UndoService(Protocol):
@@ -229,24 +229,24 @@ class UndoService(Protocol):
         ...
 
     def changes(self, step: StepId) -> Sequence[PathChange]:
-        """What a step did, sorted by path. Raises `NotFoundError`."""
+        """A step's changes, sorted by path. Raises `NotFoundError`."""
         ...
 
     def conflicts(self, step: StepId) -> Sequence[ConflictInfo]:
-        """What was left as it is when a finished step was last undone, redone or rolled back, by any process: also
-        where that was cut short, and another process finished it. Raises `NotFoundError`.
+        """Objects that the last undo, redo or rollback of a finished step left unchanged, by any process, including one
+        that finished an interrupted reversal. Raises `NotFoundError`.
         """
         ...
 
     def connected(self, step: StepId) -> Sequence[StepId]:
-        """A finished step, and those that have to be undone (or redone, if it is undone) together with it, as they
-        have to do with the same; the last that acted first. Raises `NotFoundError`.
+        """A finished step, with those that must be undone (or redone, if it is undone) together with it, since they
+        touch the same; last action first. Raises `NotFoundError`.
         """
         ...
 
     def check_connected(self, steps: Sequence[StepId]) -> None:
-        """Raise what `undo` (of undone steps `redo`) raises where other steps are in the way: `RefusedError`, or
-        `NotFoundError` where one is not finished. Changes nothing.
+        """Raise as `undo` (for undone steps `redo`) does if other steps block these: `RefusedError`, or `NotFoundError`
+        for one that is not finished. Changes nothing.
         """
         ...
 
@@ -258,9 +258,9 @@ class UndoService(Protocol):
 
     def mixed_since(self, at: int, seq: int | None) -> Sequence[tuple[StepId, bytes]]:
         """Files that could be written to through descriptors of a finished step after its end and after the sequence
-        number ``seq``, and that another process has changed as well, each with the step: undo cannot take the one
-        away without the other. The time ``at`` (ns) is of the same moment; it counts where ``seq`` is None, or an
-        earlier version has recorded no number.
+        number ``seq``, and that another process has changed as well, each with the step: undo cannot separate the two.
+        The time ``at`` (ns) is of the same moment; it counts if ``seq`` is None, or an earlier version has recorded no
+        number.
         """
         ...
 
@@ -299,42 +299,40 @@ class UndoService(Protocol):
         ...
 
     def unnoted(self) -> Sequence[StepId]:
-        """The finished steps of which `note_contents` has not been told since they came to what they left."""
+        """The finished steps for whose present results `note_contents` was not called yet."""
         ...
 
     def left_files(self, step: StepId) -> Sequence[bytes]:
-        """The paths at which a finished step left a file or a link, sorted; `note_contents` is told of these. Raises
+        """The paths at which a finished step left a file or a link, sorted; for `note_contents`. Raises
         `NotFoundError`.
         """
         ...
 
     def brought_back(self, paths: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Tell what the caller has just brought to paths, as a checkpoint holds it, while it had entered `quiet`: the
-        hashes of files and links, None where nothing is. What a step has left is known again there, and the rest is no
-        edit by others.
+        """Report files that the caller has just restored from a checkpoint, within `quiet`: the hashes of files and
+        links, None for removed ones. A step's result is then recognised there, and the rest is no edit by others.
         """
         ...
 
     def still_brought(self, paths: Sequence[bytes]) -> Sequence[bytes]:
-        """Those of the paths at which a step has left something, and there is now what `brought_back` was told of."""
+        """The paths at which a step has left a result, and that still have what `brought_back` reported."""
         ...
 
     def begin(self, label: str) -> StepId:
         """Open an explicit step: all changes that follow belong to it until it is closed.
 
-        What a process of a run opens belongs to the run, holds what this run does and nothing else, and ends with it
-        at the latest. Raises `RefusedError` if such a one is open, or one that holds everything, or there is no keeper
-        that could intercept anything.
+        A step that a process of a run opens belongs to the run, includes only this run's changes, and ends with it at
+        the latest. Raises `RefusedError` if such a step is open, or one that includes everything, or there is no keeper
+        that intercepts.
         """
         ...
 
     def commit(self, step: StepId) -> StepInfo:
-        """Close an explicit step. Of one that a process of a run has opened nothing is left if it changed nothing (nor
-        is after a `rollback`).
+        """Close an explicit step. A step of a run's process is deleted if it changed nothing, or after a `rollback`.
 
-        A process of a run closes, here and by `rollback`, what that run has opened. Raises `NotFoundError` if it is not
-        open, and `RefusedError` if it is another's, or (``denied``) if it was denied: what belongs to the
-        step of a run's own process fails from then on, until this, the next `begin`, or the end of the run.
+        A process of a run can close, here and by `rollback`, only steps of that run. Raises `NotFoundError` if it is
+        not open, and `RefusedError` if it is another's, or (``denied``) if it was denied: mutations of a denied step of
+        a run's process fail until this call, the next `begin`, or the end of the run.
         """
         ...
 
@@ -343,13 +341,13 @@ class UndoService(Protocol):
         ...
 
     def write(self, path: bytes, content: int, *, expected: bytes | None = None, run: str = "") -> StepInfo | None:
-        """Make the file ``path``, relative to the root, hold what the descriptor ``content`` of a regular file does:
-        a step of its own, of the kind *api*, or a part of the explicit one that is open; all of it or nothing.
+        """Write the content of the descriptor ``content``, of a regular file, to the file ``path``, relative to the
+        root: a step of its own, of the kind *api*, or a part of the open explicit one. Atomic.
 
-        ``expected``: the hash of what must be there, empty for nothing, None for whatever. ``run``: the one that it
-        belongs to, where that is going on. Waits while a safeguard
-        holds it. Missing directories are made. None if nothing changed. Raises `RefusedError` with the code
-        ``changed`` if something else is there, ``denied`` if a person has said no; `EscapeError`; `StorageError`.
+        ``expected``: the hash of the present content, empty for no file, None for any. ``run``: the run that it belongs
+        to, while that goes on. Waits while a safeguard holds it. Missing directories are made. None if nothing changed.
+        Raises `RefusedError` with the code ``changed`` if the content differs, ``denied`` after a denial;
+        `EscapeError`; `StorageError`.
         """
         ...
 
@@ -362,10 +360,10 @@ class UndoService(Protocol):
         ...
 
     def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
-        """Let a held operation happen, or deny it: then its step is rolled back (`TicketInfo.conflicts` says what was
-        left) and may change nothing more.
+        """Allow a held operation, or deny it: then its step is rolled back (`TicketInfo.conflicts` has the rest) and
+        may change nothing more.
 
-        Raises `NotFoundError` if it does not wait (any more).
+        Raises `NotFoundError` if it does not wait.
         """
         ...
 
@@ -374,7 +372,7 @@ class UndoService(Protocol):
         ...
 
     def thresholds(self) -> Thresholds:
-        """When a person is asked: the strictest of what all ask for (`holdfast.undo.safeguards.tickets`)."""
+        """The limits beyond which a person is asked: the strictest of all (`holdfast.undo.safeguards.tickets`)."""
         ...
 
     def limits(self) -> LogLimits:

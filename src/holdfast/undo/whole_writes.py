@@ -15,7 +15,7 @@ TRY_AGAIN = "it has been asked to give that up; try again in a moment"
 
 
 def leased_reason(path: bytes) -> str:
-    """Why nothing was done to a file that could not be opened `AT_ONCE`; `TRY_AGAIN` is the hint."""
+    """Why a file that could not be opened `AT_ONCE` was not changed; `TRY_AGAIN` is the hint."""
     return f"a process has a lease on {display(path)}"
 
 

@@ -1,1 +1,1 @@
-"""The end of a step: what it left is noted, unchanged objects are dropped, late writes waited for."""
+"""The end of a step: its results are recorded, unchanged objects are dropped, late writes are awaited."""

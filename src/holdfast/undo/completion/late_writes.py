@@ -1,8 +1,8 @@
-"""Files that are still written to, through descriptors from before, when a step ends: they are looked at once more.
+"""Files that can still be written to, through older descriptors, when a step ends: they are examined again later.
 
 A descriptor that was opened for writing belongs, with all its later writes and mappings, to the step that opened it.
-While one of those who are served has it, it is not known what the step leaves: until it is gone the finished step says
-that this is not known, and if the keeper is killed before, that stays so.
+While a served process has it, the step's result is not known: the finished step records this as unknown until the
+descriptor is closed. If the keeper is killed before that, it stays unknown.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def filter_writable(log: UndoLog, left: Mapping[bytes, Signature | None]) -> dict[bytes, Signature]:
-    """What of that those who are served may still write to."""
+    """Those of the results that served processes may still write to."""
     files = {path: found for path, found in left.items() if found is not None and stat.S_ISREG(found.mode)}
     if not files:
         return {}
@@ -59,10 +59,10 @@ def filter_writable(log: UndoLog, left: Mapping[bytes, Signature | None]) -> dic
 
 
 def settle_late_writes(log: UndoLog, *, eagerly: bool = True) -> None:
-    """Look again at what could still be written to when its step ended, as far as it cannot be any more.
+    """Examine again the files that could still be written to when their step ended, and no longer can.
 
-    If not ``eagerly``, files that any process writes to are left for later, and what it would take long to know. The
-    gate is held meanwhile. What another process is known to have changed stays unknown. Raises `StorageError`.
+    If not ``eagerly``, files that any process writes to, and expensive checks, are left for later. The gate is held
+    meanwhile. Files that another process is known to have changed stay unknown. Raises `StorageError`.
     """
     if not (log.unsettled or log.unsettled_others):
         return
@@ -82,7 +82,7 @@ def settle_late_writes(log: UndoLog, *, eagerly: bool = True) -> None:
                 del log.unsettled[step]
         if eagerly:
             _settle_others(log, directories, writers)
-        # (Last: what one of the steps has left is not a later step's for the others.)
+        # Last, so that one step's result does not count as a later step's for the others.
         last = _last_changes(log, min((at for at, _ in settled.values()), default=0)) if settled else {}
         log.recorder.last_state.note(
             (path, found)
@@ -108,7 +108,7 @@ def mixed_since(log: UndoLog, at: int, seq: int | None) -> list[tuple[StepId, by
 
 
 def _mixed_writes(log: UndoLog, directories: Directories, head: StepHead, at: int, seq: int | None) -> Iterator[bytes]:
-    # (Where the history has no number, what has one came after it.)
+    # A change without a number in the history came after it.
     open_since = [path for path, over in head.open_until if not 0 < over <= (seq or 0)]
     open_since += [path for path, over in head.kept_open if not 0 < over <= at]
     if head.state != "done" or not open_since:
@@ -127,8 +127,8 @@ def _mixed_writes(log: UndoLog, directories: Directories, head: StepHead, at: in
 
 
 def abandon_writers(log: UndoLog) -> None:
-    """What steps had left open when their keeper was killed is not written to any more: its trees have ended with it.
-    Raises `StorageError`.
+    """Files that steps had open when their keeper was killed are no longer written to: the keeper's trees have ended
+    with it. Raises `StorageError`.
     """
     for step, head in list(log.heads.items()):
         if any(not over for _, over in (*head.kept_open, *head.open_until)):
@@ -143,7 +143,7 @@ _Open: TypeAlias = "tuple[tuple[bytes, int], ...]"
 
 
 def close_open_files(log: UndoLog, head: StepHead, paths: Collection[bytes] | None = None) -> tuple[_Open, _Open]:
-    """`StepHead.kept_open` and `StepHead.open_until`, with what is over now at these paths, or (None) everywhere."""
+    """`StepHead.kept_open` and `StepHead.open_until`, with the present number for these paths, or (None) for all."""
     now = log.take_moment()
     ready = [
         path for path, over in (*head.kept_open, *head.open_until) if not over and (paths is None or path in paths)
@@ -165,12 +165,12 @@ def _written_late(log: UndoLog, directories: Directories, head: StepHead) -> Ite
 
 
 def awaited_writes(log: UndoLog, step: StepId) -> Mapping[bytes, Signature]:
-    """What of a finished step may still be written to, as it was when the step ended."""
+    """The files of a finished step that may still be written to, with their signatures at its end."""
     return {} if step in log.unsealed else log.unsettled.get(step, {})
 
 
 def edited_since(log: UndoLog, head: StepHead) -> frozenset[bytes]:
-    """What others are known to have changed since the step began, also by other names of what it left."""
+    """Paths that others are known to have changed since the step began, also by other names of its results."""
     edited, objects = log.barriers.edited_paths(head.first), log.barriers.edited_objects(head.first)
     if not objects:
         return edited
@@ -182,13 +182,14 @@ def edited_since(log: UndoLog, head: StepHead) -> frozenset[bytes]:
 
 
 def is_unchanged(now: Signature | None, was: Signature, path: bytes, edited: frozenset[bytes]) -> TypeGuard[Signature]:
-    """Whether that is what the step left at the path, and only its own writers are known to have changed it."""
+    """Whether the step's result is still at the path, and only its own writers are known to have changed it."""
     return now is not None and now.key == was.key and edited.isdisjoint((path, b""))
 
 
 class _Writers:
-    """Which objects are still written to. Each is asked for once, and what a step that is not finished yet waits for
-    counts as written to: all steps that have left an object look at it together, or they would not leave the same.
+    """The objects that are still written to. Each is checked once, and an object that an unfinished step waits for
+    counts as written to: all steps that have left it must examine it at the same time, or they would record different
+    results.
     """
 
     def __init__(self, log: UndoLog, directories: Directories, *, eagerly: bool) -> None:
@@ -205,7 +206,7 @@ class _Writers:
         return self._find()
 
     def has(self, path: bytes, was: Signature) -> bool:
-        """Whether what was left at the path may still be written to."""
+        """Whether the result at the path may still be written to."""
         if was.key not in self._known:
             writer = _writer(self._directories, path, was)
             if writer is WriterStatus.NONE or (writer is WriterStatus.SOME and not self._eagerly):
@@ -213,20 +214,20 @@ class _Writers:
         return self.has_object(was.key)
 
     def has_object(self, key: ObjectKey) -> bool:
-        """The same of what lives on by other names, wherever."""
+        """The same for an object that lives on under other names."""
         if key not in self._known:
             self._known[key] = self._found is None or key[1] in self._found
         return self._known[key]
 
 
 def _settle_others(log: UndoLog, directories: Directories, writers: _Writers) -> None:
-    """Look again at what had lost a name, lives on by others or in the log, and could still be written to when its step
-    ended. Where others have changed anything since, it is not known whose that is.
+    """Examine again objects that had lost a name, live on by others or in the log, and could still be written to when
+    their step ended. If others have changed anything since, the author of their content is unknown.
     """
     waiting = {step: keys for step, keys in log.unsettled_others.items() if step in log.heads}
     ready = {key for keys in waiting.values() for key in keys if not writers.has_object(key)}
     found: dict[ObjectKey, tuple[Signature, Callable[[], Place]]] = {}
-    # (What a step waits for, another one may have put into the log.)
+    # Another step may have put the awaited object into the log.
     for head in list(log.heads.values()) if ready else ():
         if not ready.isdisjoint(one.key for one in head.others):
             with suppress(IntegrityError):  # of a step that is damaged nothing is known
@@ -240,7 +241,7 @@ def _settle_others(log: UndoLog, directories: Directories, writers: _Writers) ->
             now = {key: with_hash(found[key][1], found[key][0]) for key in over & found.keys()}
             others = tuple(now.get(one.key, one) for one in sealed.head.others)
             log.write(msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, others=others)))
-            # (Not the rest: a later step may have left that anew.)
+            # Only these: a later step may have left the others anew.
             log.recorder.last_state.note((), now.values())
         if left := keys - over:
             log.unsettled_others[step] = left
@@ -261,8 +262,8 @@ def _lost_objects(
 
 
 def _last_changes(log: UndoLog, since: int) -> dict[bytes, int]:
-    """By the sequence number, when steps have left something, or nothing, at each path, as far as that was later. (What
-    they have left may not be known yet either.)
+    """For each path, the sequence number at which a step last left a result there, if after ``since``. Includes steps
+    whose results are not known yet.
     """
     later = sorted((head for head in log.heads.values() if head.left_at > since), key=lambda head: head.left_at)
     found = {path: head.left_at for head in later for path, _ in head.left}
@@ -272,7 +273,7 @@ def _last_changes(log: UndoLog, since: int) -> dict[bytes, int]:
 
 
 def _is_last(log: UndoLog, directories: Directories, path: bytes) -> bool:
-    """Whether no other step is known to have taken what a step left at the path, or to have put there what is there."""
+    """Whether no other step is known to have taken the step's result from the path, or to have replaced it."""
     if log.recorder.last_state.signature_at(path) is not None:
         return False
     try:
@@ -293,7 +294,7 @@ def _settle(
     hashed = list(head.contents)
     for path, was in ready.items():
         if log.recorder.last_state.last_signature(was.key) is not None:
-            # A later step has left it since, and says what is there; but who wrote last is not known.
+            # A later step has recorded the content since, but the last writer is unknown.
             late.append((path, log.recorder.seq))
             continue
         at = path
@@ -325,17 +326,17 @@ def _settle(
 
 
 def moved_to(log: UndoLog, directories: Directories, sealed: SealedStep, path: bytes, was: Signature) -> bytes | None:
-    """Where other steps have brought what the step left, from the step's beginning on (it may have left it where one of
-    them had brought it by then); None if they have not, or it is nowhere.
+    """The path to which other steps have moved the step's result, since the step's beginning (they may have moved it
+    during the step); None if they have not, or it does not exist.
     """
     mine = {object_ for object_ in objects_by_path(sealed.records).values() if object_ is not None}
-    mine |= last_paths(sealed.records).keys()  # (its old place may hold another object of the step's by now)
+    mine |= last_paths(sealed.records).keys()  # its old path may have another object of the step's now
     since = sealed.head.begun or sealed.head.looked_at
     later = [head.id for head in log.heads.values() if head.state == "done" and max(head.last, head.acted) > since]
     records = [record for step in later if step != sealed.head.id for record in log.read(step).records]
     records += [record for step in (*log.recorder.open_steps, *log.unsealed.values()) for record in step.records]
     records = sorted([*sealed.records, *(one for one in records if one.seq > since)], key=lambda record: record.seq)
-    # (Another step may have put there what was seen then.)
+    # Another step may have put the object there that was seen then.
     seen = objects_by_path([one for one in records if one.seq <= sealed.head.left_at]).get(path)
     for where, there in objects_by_path(records).items():
         if (
@@ -349,7 +350,7 @@ def moved_to(log: UndoLog, directories: Directories, sealed: SealedStep, path: b
 
 
 def _hash(directories: Directories, path: bytes, now: Signature) -> bytes | None:
-    """The hash of what was left last, so that it is known again where a checkpoint brings it back: of a small file."""
+    """The hash of a small file's last content, so that it is recognised when a checkpoint restores it."""
     if now.size > CHECKED_BYTES:
         return None
     try:

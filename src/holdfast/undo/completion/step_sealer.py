@@ -1,4 +1,4 @@
-"""From an open step to a finished one: what it left is looked at, its preimages are summed up, the file is written."""
+"""From an open step to a finished one: its results are examined, its preimages are hashed, the file is written."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _HASHED_BYTES = 32 << 20
 
 
 class StepRemains(NamedTuple):
-    """What a step left."""
+    """The results of a step."""
 
     paths: tuple[tuple[bytes, Signature | None], ...]
     others: tuple[Signature, ...]
@@ -69,8 +69,8 @@ class ConcurrentSteps:
         self._among = _overlapping({step: _span(each) or (0, 0) for step, each in records.items()})
 
     def is_alone(self, step: StepId) -> bool:
-        """Whether no other of the steps acted between the first and the last record of this one. (Those that overlap go
-        together only: what one of them left by itself never was there.)
+        """Whether no other of the steps acted between the first and the last record of this one. Overlapping steps are
+        reversed together only, so the separate result of one never existed.
         """
         return step not in self._among
 
@@ -78,7 +78,7 @@ class ConcurrentSteps:
 def _overlapping(spans: Mapping[StepId, tuple[int, int]]) -> frozenset[StepId]:
     found: set[StepId] = set()
     last, until = None, -1
-    """The one that goes on longest, of those that began before."""
+    """The step that ends last, of the earlier ones."""
     for step, (first, end) in sorted(spans.items(), key=lambda span: span[1]):
         if last is not None and first <= until:
             found |= {last, step}
@@ -94,13 +94,12 @@ def find_remains(
     foreign: Collection[bytes] = frozenset(),
     concurrent: ConcurrentSteps | None = None,
 ) -> StepRemains:
-    """What the step left at each path that it touched, before anything else changes it: the gate is held. See
+    """The step's result at each path that it touched. The gate is held, so that nothing changes it before. See
     `seal_step`.
 
-    What is still written to through its descriptors, or others', is not known yet
-    (`holdfast.undo.completion.late_writes`). At ``foreign`` there is what another process has changed, if anything.
-    ``concurrent`` are all steps that are finished at once, this one among them: what it left may have been moved or
-    replaced by another of them.
+    Files that are still written to through its descriptors, or others', are unknown
+    (`holdfast.undo.completion.late_writes`). Files at ``foreign`` were changed by another process. ``concurrent`` are
+    all steps that are finished together, including this one: another of them may have moved or replaced its results.
     """
     places = objects_by_path(step.records)
     with log.open_directories() as directories:
@@ -126,7 +125,7 @@ def find_remains(
         found: dict[bytes, Signature | None] = {}
         absent: set[bytes] = set()
         for path, end in sorted(ends.items()):
-            # (What lay in a directory that the step has removed as well is not looked for file by file.)
+            # Paths in a directory that the step has removed as well are not examined one by one.
             if end is None or end.rpartition(b"/")[0] in absent:
                 found[path] = None
             else:
@@ -141,7 +140,7 @@ def find_remains(
     else:
         log.unsettled.pop(step.id, None)
     left = StepRemains(tuple(found.items()), _signatures_of_others(log, step, alive_until, foreign))
-    # (A directory above may have been moved since, and what was there is not missing where that comes back.)
+    # If a parent was moved since, an object that is missing here is not missing where that directory returns.
     taken = {record.path for record in step.records if isinstance(record, (Remove, Move))}
     log.recorder.last_state.forget_places(taken - found.keys())
     log.recorder.last_state.note(left.paths, left.others)
@@ -157,12 +156,12 @@ def find_remains(
 
 
 def _final_objects(places: Mapping[bytes, Identity | None], concurrent: ConcurrentSteps) -> dict[bytes, bytes | None]:
-    """Where that is by now which a step left at each path; None if it left nothing there, though something is."""
+    """The present path of the object that a step left at each path; None if it left none there, though one exists."""
 
     def end(path: bytes, object_: Identity | None) -> bytes | None:
         if concurrent.places.get(path) == object_:
             return path
-        # (What is nowhere by now is brought back by the step that has taken it.)
+        # A missing object is restored by the step that has taken it.
         return None if object_ is None else concurrent.now.get(object_, path)
 
     return {path: end(path, object_) for path, object_ in places.items()}
@@ -174,11 +173,10 @@ def _with_moved_paths(
     places: Mapping[bytes, Identity | None],
     now: Mapping[Identity, bytes],
 ) -> Iterable[bytes]:
-    """The paths of what the step left, and those where others that went on beside it have brought that: where it is
-    ``now``.
+    """The paths of the step's results, and the paths ``now`` to which concurrent steps have moved them.
 
-    The step's own records do not tell of it. By them it left that, or something else, at the old path; and what it did
-    to it later, by its descriptors or as one that has it recorded already, may be in no record at all.
+    The step's own records do not show the moves: by them its result, or another object, is at the old path. Its later
+    changes, by its descriptors or to an object recorded before, may be in no record at all.
     """
     mine = {
         record.identity: record.target if isinstance(record, Move) else record.path
@@ -199,7 +197,7 @@ def _with_moved_paths(
 def _brought_paths(
     directories: Directories, step: OpenStep, places: Mapping[bytes, Identity | None]
 ) -> frozenset[bytes]:
-    """What the step has taken away before a directory above was moved, and is there now: it came with that."""
+    """Objects that the step removed before a move of a parent directory, and that exist now: they came with it."""
     moves = DirectoryMoves(_records_with_renames(step))
     if not moves:
         return frozenset()
@@ -216,7 +214,7 @@ def _span(records: Sequence[Mutation]) -> tuple[int, int] | None:
 
 
 def _records_with_renames(step: OpenStep) -> Sequence[Mutation]:
-    """The step's records, and those by which others have brought elsewhere what these speak of."""
+    """The step's records, and the records by which others have moved the objects in them."""
     return (
         sorted([*step.records, *step.renames_by_others], key=lambda record: record.seq)
         if step.renames_by_others
@@ -233,10 +231,11 @@ def _is_there(directories: Directories, path: bytes, object_: Identity) -> bool:
 
 
 def exclude_foreign_edits(log: UndoLog, step: OpenStep, left: StepRemains) -> StepRemains:
-    """What others have edited after the step had come to it is not what the step left, though it was there at its end.
+    """Remove others' edits, made after the step touched a path, from the step's results, though they existed at its
+    end.
 
-    Undo of the step would overwrite the edit, and nothing that was seen at the end can tell. What is not there now, and
-    was not before the step either, came and went.
+    Undo of the step would overwrite such an edit, and nothing at the end shows its author. An object that exists
+    neither now nor before the step came and went.
     """
     with log.recorder.gate:
         told = _records_with_renames(step)
@@ -256,7 +255,7 @@ def exclude_foreign_edits(log: UndoLog, step: OpenStep, left: StepRemains) -> St
         }
         known = log.recorder.last_state
         for path, found in foreign.items():
-            # (A later step may have left something else there by now.)
+            # A later step may have left another object there by now.
             if found is not None and known.last_signature(found.key) == found:
                 known.forget([(path, found)])
                 known.note([(path, NOT_OURS)])
@@ -269,7 +268,7 @@ def exclude_foreign_edits(log: UndoLog, step: OpenStep, left: StepRemains) -> St
 def _is_met_elsewhere(
     path: bytes, edited: Iterable[tuple[bytes, Identity | None]], places: Mapping[bytes, Identity | None]
 ) -> bool:
-    """Whether the step had left nothing at the path by then, or has moved what was edited there."""
+    """Whether the step had left nothing at the path by then, or has moved the edited object there."""
     kept = set(places.values())
     objects = {object_ for where, object_ in edited if where == path} - {None}
     return all(object_ in kept and object_ != places.get(path) for object_ in objects)
@@ -294,8 +293,8 @@ def _known_others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
     own = preimage_numbers(step.records) if step.shared else ()
     for number in step.shared:
         there = find_in_log(log, number)
-        # (What another step has put into the log may have lost its last name in the tree since, by this one: then no
-        # record tells what this one has written to it.)
+        # Another step may have put an object into the log whose last name in the tree this step removed: then no record
+        # has this step's writes to it.
         if there is not None and (there.names > 1 or number not in own):
             yield there.now
     if step.detached:
@@ -340,9 +339,9 @@ class StepEnd(NamedTuple):
     ended_at: int
     exit_code: int | None
     conflicts: Sequence[StepConflict] = ()
-    """What could not be reversed on the way to this state."""
+    """Records that could not be reversed on the way to this state."""
     rolled_back: bool = False
-    """It came to its state by a rollback, whatever other steps had done since."""
+    """It came to its state by a rollback, regardless of other steps since."""
 
 
 def seal_step(
@@ -358,10 +357,9 @@ def seal_step(
 ) -> StepHead:
     """Write the step, which the recorder has closed, as a finished one.
 
-    ``before`` is what was said of it if it was finished before. ``alive_until`` is the last moment (ns) at which its
-    keeper can have changed anything, if it was killed: what was changed later is not taken for the step's.
-    ``left`` is what `find_remains` found; else it is looked at now. ``spared`` are the paths of `StepHead.spared`,
-    ``refused`` as that has it.
+    ``before`` is its head if it was finished before. ``alive_until`` is the last moment (ns) at which its killed keeper
+    can have changed anything: later changes are not the step's. ``left`` is the result of `find_remains`; by default it
+    is computed now. ``spared`` are the paths of `StepHead.spared`, ``refused`` as there.
     """
     preimages = tuple(_preimages(log.preimages, step, refused, log.recorder.max_step_bytes))
     if left is None:
@@ -402,7 +400,7 @@ def seal_step(
         begun=before.begun if before else begin.seq,
         spared=tuple(_signatures_at(log, spared)),
         refused=tuple(refused),
-        # (Without a file or a link among it, there is nothing of which a hash could be told.)
+        # Without files and links there are no hashes to record.
         noted=all(found is None or stat.S_ISDIR(found.mode) for _, found in left.paths),
     )
     log.write(SealedStep(head, tuple(step.records)))
@@ -439,9 +437,10 @@ def preimage_numbers(records: Iterable[Mutation]) -> set[int]:
 def _preimages(
     preimages: Preimages, step: OpenStep, refused: Sequence[Mutation], most_summed: int
 ) -> Iterator[Preimage]:
-    """What the step needs of the log. A kept file has no other name and a process still writes to is copied.
+    """The preimages that the step needs. A kept file that has no other name and that a process still writes to is
+    copied.
 
-    Of more than ``most_summed`` bytes none is summed up: a file that is all holes may have so many that it takes days.
+    More than ``most_summed`` bytes are not hashed: a sparse file may have a size that takes days.
     """
     for keeping, _ in kept_preimages([*step.records, *refused]):
         number, how = keeping.number, keeping.how
@@ -460,7 +459,7 @@ def _is_written(preimages: Preimages, number: int) -> bool:
     try:
         fd = preimages.open(number)
     except PermissionError:
-        return False  # no lease tells, nor could it be copied: its owner may not read it
+        return False  # no lease shows its writers, and copying fails: its owner may not read it
     try:
         return is_written(fd)
     finally:
@@ -476,7 +475,7 @@ def _sum_up(preimages: Preimages, number: int) -> bytes:
 
 
 def damaged_preimages(preimages: Preimages, head: StepHead, records: Iterable[Mutation]) -> list[int]:
-    """The numbers of the preimages that the step needs and that are missing, or are not what they were."""
+    """The numbers of preimages that the step needs and that are missing or damaged."""
     given_back = {record.number for record in records if isinstance(record, PutBack)}
     bad: list[int] = []
     for preimage in head.preimages:

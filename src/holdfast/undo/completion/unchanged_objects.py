@@ -1,9 +1,9 @@
-"""What a step recorded for nothing: files that it opened for writing, or was going to change, and left as they were.
-And what it made and removed again.
+"""Superfluous records of a step: of files that it opened for writing, or was going to change, and left unchanged; and
+of objects that it made and removed again.
 
-A file is as it was if its size, its mtime and its ctime are: whatever changes content or metadata sets the ctime. That
-was asked only of files whose ctime had been at rest for longer than the clock of a file system is coarse, and a file
-that a process still has open for writing may yet change.
+A file is unchanged if its size, mtime and ctime are: every change of content or metadata sets the ctime. This is valid
+only for files whose ctime was older than the file system's clock granularity. A file that a process still has open for
+writing may yet change.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def drop_unchanged(log: UndoLog, step: OpenStep) -> bool:
-    """Take out of a step, which is closed, what it recorded for nothing, with its preimages.
+    """Remove superfluous records, with their preimages, from a step, which is closed.
 
-    False if nothing is left that it did.
+    False if no change of the step remains.
     """
     if step.stats_before:
         places = {object_: path for path, object_ in objects_by_path(step.records).items() if object_ is not None}
@@ -53,11 +53,11 @@ def drop_unchanged(log: UndoLog, step: OpenStep) -> bool:
 
 
 def drop_transient(log: UndoLog, step: OpenStep) -> frozenset[int]:
-    """Take out of a step, which is closed, what it made and removed again at the same path and did nothing else with.
-    Where directories had which mtime stays. The gate is held.
+    """Remove from a step, which is closed, objects that it made and removed again at the same path and did nothing else
+    with. The records of directories' mtimes stay. The gate is held.
 
-    Returns the numbers of the preimages that nothing needs once the step is written. Nothing is taken out that another
-    step has to do with: the two are known by it to be connected.
+    Returns the numbers of the preimages that are unused once the step is written. Objects that another step touched
+    stay, since they show that the two steps are connected.
     """
     records = step.records
     if not records or _is_known_to_others(log, step):
@@ -77,7 +77,7 @@ def drop_transient(log: UndoLog, step: OpenStep) -> frozenset[int]:
 
 
 def _is_known_to_others(log: UndoLog, step: OpenStep) -> bool:
-    """Whether another step was looked at since this one began: what was there then may be what has gone since."""
+    """Whether another step was examined since this one began: it may have found objects that are gone by now."""
     first = step.records[0].seq
     return (
         bool(log.recorder.renames_by_others(step))
@@ -104,7 +104,7 @@ def _objects(record: Mutation) -> Iterator[Identity]:
 
 
 def _transient_records(records: Iterable[Mutation], met: frozenset[Identity]) -> frozenset[Identity]:
-    """What the records alone made and removed again; of directories only those in which nothing else was done."""
+    """Objects that only these records made and removed again; directories only if nothing else was done in them."""
     paths: dict[int, bytes] = {}
     made: dict[Identity, bytes] = {}
     gone: dict[Identity, Remove] = {}
@@ -122,17 +122,17 @@ def _transient_records(records: Iterable[Mutation], met: frozenset[Identity]) ->
                 gone[record.identity] = record
             case _:
                 other.update(_objects(record))
-                # (Then a path does not say for good what lies in what.)
+                # Then a path does not permanently identify its parent directory.
                 is_rearranged |= isinstance(record, Move) and (record.type == "d" or record.exchanged)
     went = {object_ for object_, removed in gone.items() if object_ not in other and _leaves_nothing(removed)}
     directories = [gone[object_] for object_ in went if gone[object_].type == "d"]
     if directories and is_rearranged:
         return frozenset(went.difference(removed.identity for removed in directories))
     needed: set[bytes] = set()
-    """Directories in which, or below which, something was done that stays."""
+    """Directories with lasting changes in or below them."""
     for record in records if directories else ():
         if isinstance(record, Make):
-            continue  # (its `Made` or nothing follows)
+            continue  # its `Made` follows, or nothing
         if record.identity not in went:
             _need(needed, paths.get(record.make, b"") if isinstance(record, Made) else record.path)
             _need(needed, record.target if isinstance(record, Move) else b"")

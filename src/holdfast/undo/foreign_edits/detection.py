@@ -1,4 +1,4 @@
-"""What others than the steps have changed since, as the signatures that the steps left tell (I8)."""
+"""Detects changes that no step made, by comparing the signatures of steps' results (I8)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def missing_directories(directories: Directories, records: Sequence[Mutation]) -> Iterator[bytes]:
-    """The directories in which the records changed names, and that are not there any more: they would stop a reversal
-    in the middle, and are no path that a step has left something at. Where that cannot be seen, as another process has
-    closed a directory, nothing is said.
+    """Directories in which the records changed names, and that no longer exist: they would stop a reversal midway, but
+    are no path with a step's result. Directories that another process has made inaccessible are left out.
     """
     for path in sorted(renamed_directories(records)):
         try:
@@ -57,9 +56,9 @@ def missing_directories(directories: Directories, records: Sequence[Mutation]) -
 def foreign_entries(
     log: UndoLog, records: Sequence[Mutation], places: Mapping[bytes, Identity | None]
 ) -> Iterator[bytes]:
-    """What there is in the directories that the records put there, and that they did not leave there themselves.
+    """Entries in directories that the records put there, which the records themselves did not leave there.
 
-    Edits that are not to be in the way (the policy ``warn``) are left out. ``places`` are the `objects_by_path`.
+    Edits that the policy ``warn`` permits to overwrite are left out. ``places`` are the `objects_by_path`.
     """
     warned = {path for barrier in log.barriers.records if not barrier.blocks for path in barrier.paths}
     if b"" in warned:
@@ -83,7 +82,7 @@ def _new_directories(records: Sequence[Mutation]) -> Iterator[Identity]:
 
 
 def _names(directories: Directories, path: bytes) -> list[bytes]:
-    """What is in the directory; nothing where it cannot be listed, which says nothing of it."""
+    """The entries of the directory; none if it cannot be listed, which proves nothing."""
     try:
         place = directories.place(path)
         fd = os.open(place.name, _LIST, dir_fd=place.dir_fd)
@@ -96,10 +95,10 @@ def _names(directories: Directories, path: bytes) -> list[bytes]:
 
 
 def changed_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[tuple[bytes, Identity | None]]:
-    """The paths at which the steps left something that is not as any step left it, and what they left there.
+    """The paths at which the steps left an object that is no longer as any step left it, with that object.
 
-    What others had changed before a step's end is theirs, whatever later steps left there.
-    (What an undone step gave back vouches for it only as far as no barrier lies before that step.)
+    Changes by others before a step's end stay theirs, whatever later steps left there. An undone step's restored
+    content counts as a step's only if no barrier precedes that step.
     """
     sealed = sorted(sealed, key=lambda one: one.head.left_at)
     newest: dict[bytes, Signature | None] = {}
@@ -111,15 +110,15 @@ def changed_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[tuple[
         # A later step may have changed the same object by another of its names.
         objects.update({left.key: left for _, left in head.left if left is not None})
         objects.update({left.key: left for left in head.others})
-    # (Together: a later one may have moved what an earlier one left, and all above it.)
+    # Together, since a later step may have moved an earlier one's result, or a parent directory of it.
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
     moves = DirectoryMoves(records)
-    # (What was left at a path before a directory above it was moved is at another one by now.)
+    # A result from before a move of a parent directory is at another path by now.
     own = {path: left for one in sealed for path, left in one.head.left if one.head.left_at >= moves.above(path)}
     yield from ((one.path, one.object) for one in _edited_elsewhere(log, sealed, objects) if one.is_changed)
     places = objects_by_path(records)
     for path, object_ in _edited_in_the_log(log, sealed, objects):
-        # (What is where they left it, as they left it, is another object: the name is given to that one.)
+        # If that path has another object, unchanged since the steps, that one gets the name.
         found = (where for where, held in places.items() if held == object_ and own.get(where) is not None)
         if not any(is_as_left(log.directories, where, own[where]) for where in found):
             yield path, object_
@@ -128,13 +127,13 @@ def changed_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[tuple[
     yield from _edited_paths(log, sealed, places)
     yield from ((path, None) for path in missing_directories(log.directories, records))
     yield from ((path, None) for path in foreign_entries(log, records, places))
-    # (Steps that were brought forward together left what there was after the last of them.)
+    # Steps that were redone together recorded their results after the last of them.
     is_first = all(one.head.acted == one.head.last for one in sealed)
     new = filled_paths(records)
-    # (Where steps beside these had brought what these left.)
+    # Paths to which concurrent steps had moved results of these.
     brought = [path for path, left in own.items() if left is not None and path not in places]
-    # (What the last step left at a path was in another directory, if a later one brought a directory there: then the
-    # object decides that the records have there.)
+    # If a later step brought another directory here, the path's last result was in the former one: then the object in
+    # the records decides.
     later = _AllMoves(log)
 
     def came_back(path: bytes, object_: Identity | None) -> bool:
@@ -144,7 +143,7 @@ def changed_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[tuple[
         return now is not None and is_same(objects.get(now.key), now, partial(place_at, log.directories, path))
 
     for path, object_ in places.items():
-        # (Where it can be looked at: what could not be, then and now, is no edit for that.)
+        # If it can be examined: an object that never could be is no edit for that reason alone.
         if path in foreign and signature(log.directories, path) != NOT_OURS:
             if path not in spared or not is_as_left(log.directories, path, spared[path]):
                 yield path, object_
@@ -157,7 +156,7 @@ def changed_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[tuple[
         if path in own and is_as_left(log.directories, path, own[path]):
             continue
         now = signature(log.directories, path)
-        # (What a directory above it brought here was noted elsewhere; what others had changed is theirs in any case.)
+        # A result that came with a parent directory was recorded at another path; others' changes stay theirs.
         if path in newest and (newest[path] == NOT_OURS or since[path] > moves.above(path)):
             left = newest[path]
             left = left and objects[left.key]
@@ -205,7 +204,7 @@ def _holds(log: UndoLog, path: bytes, object_: Identity | None) -> bool:
 def _edited_paths(
     log: UndoLog, sealed: Iterable[SealedStep], places: Mapping[bytes, Identity | None]
 ) -> Iterator[tuple[bytes, Identity | None]]:
-    """What others edited by whatever name while the steps went on, where the steps left it or had it last."""
+    """Objects that others edited during the steps, by any name, at the paths where the steps left or last had them."""
     objects = log.recorder.aliases.all(
         object_ for one in sealed if one.head.state == "done" for object_ in one.head.edited
     )
@@ -216,13 +215,13 @@ def _edited_paths(
         made = {record.identity for record in one.records if isinstance(record, Made)}
         for object_, path in last_paths(one.records).items():
             now = log.recorder.aliases.now(object_)
-            # (What a step made, and is gone again, it takes from no other step.)
+            # An object that a step made, and that is gone, cannot be taken from another step.
             if now in objects and (now in there or object_ not in made):
                 yield there.get(now, path), object_
 
 
 def edited_by_other_name(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[Survivor]:
-    """What the steps have taken a name from, and others have changed since by another one."""
+    """Objects from which the steps took a name, and which others have changed since by another one."""
     return _edited_elsewhere(log, sealed, _objects(log))
 
 
@@ -236,8 +235,8 @@ def _objects(log: UndoLog) -> dict[ObjectKey, Signature]:
 
 
 def changed_by_other_name(log: UndoLog, one: SealedStep) -> Iterator[Identity]:
-    """What the step has changed and taken a name from, and is not as it left it by another one. (A later step that was
-    undone may have given that back.)
+    """Objects that the step changed and took a name from, and that differ from its result under another name. A later
+    undone step may have restored them.
     """
     left = {left.key: left for left in one.head.others}
     shared = None if left else ()
@@ -254,8 +253,8 @@ def _edited_elsewhere(
     shared = None if any(one.head.others for one in sealed) else ()
     written = {key for one in sealed for key in log.unsettled_others.get(one.head.id, ())}
     for one in find_survivors(log, log.directories, records, shared):
-        # (What no step says it has left was theirs when it was looked at. What those who are served still write to is
-        # of the step that opened it.)
+        # An object without a step's result was already others' when it was examined. Writes of served processes belong
+        # to the step that opened the file.
         if one.now.key not in written and not is_same(objects.get(one.now.key, NOT_OURS), one.now, one.place):
             yield one
 
@@ -263,8 +262,8 @@ def _edited_elsewhere(
 def _edited_in_the_log(
     log: UndoLog, sealed: Iterable[SealedStep], objects: Mapping[ObjectKey, Signature]
 ) -> Iterator[tuple[bytes, Identity]]:
-    """What the steps took a name from and the log has itself, if others have edited it by another name that is gone by
-    now, or another object's: the edit would come back where the step had found none.
+    """Objects in the log from which the steps took a name, if others have edited them by another name that is gone by
+    now, or another object's: the edit would return where the step had found none.
     """
     for one in sealed:
         others = {left.key for left in one.head.others}
@@ -275,14 +274,14 @@ def _edited_in_the_log(
             now = there.now
             left = objects[now.key]
             is_alike = (left.mode, left.size, left.mtime) == (now.mode, now.size, now.mtime)
-            # (The ctime tells of the name that went, too.)
+            # The ctime changes with the lost name, too.
             if not is_alike or (left.check and content_at(there.place()) != left.check):
                 yield path, object_
 
 
 def foreign_objects(log: UndoLog, opened: Iterable[SealedStep]) -> frozenset[Identity]:
-    """Of the objects of steps that were cut off: those that other steps have changed after them, or others after the
-    keeper was killed.
+    """Objects of interrupted steps that other steps have changed after them, or other processes after the keeper was
+    killed.
     """
     opened = list(opened)
     chosen = {one.head.id for one in opened}
@@ -315,8 +314,8 @@ def foreign_objects(log: UndoLog, opened: Iterable[SealedStep]) -> frozenset[Ide
 
 
 def left_by_steps(log: UndoLog, sealed: Iterable[SealedStep], spared: frozenset[Identity]) -> frozenset[Identity]:
-    """Of the objects that a rollback leaves as they are (`foreign_objects`): those that no outsider changed, but
-    another step, and that are as it left them, or leaves them, where the records of these steps have them.
+    """Of the objects that a rollback leaves unchanged (`foreign_objects`), those that no outsider changed, but another
+    step, and that still are as it left them, where the records of these steps have them.
     """
     sealed = list(sealed)
     aliases = log.recorder.aliases
@@ -344,7 +343,7 @@ def left_by_steps(log: UndoLog, sealed: Iterable[SealedStep], spared: frozenset[
         if now is None:
             continue
         left = log.recorder.last_state.last_signature(now.key) or objects.get(now.key)
-        # (Of what is still written to it is told later whether an outsider changed it.)
+        # Writers are checked later for changes by an outsider.
         if now.key in waiting or (left and is_same(left, now, place)):
             found.add(object_)
     return frozenset(found)

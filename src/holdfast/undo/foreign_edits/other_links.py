@@ -1,8 +1,8 @@
-"""Other names of objects that lost one, where nothing of them could be put into the log itself.
+"""Other names of objects that lost one, when the log could not keep a link or copy.
 
-Such an object gets its name back from another of its names, and so stays what it was: all that the records say of it,
-and its hard links, depend on that. The records know most of these names; by its handle an object can be opened wherever
-it is, if this process may do that; the rest of the tree is looked through, once for all such objects.
+Such an object gets its name back by a link from another name, and so stays the same object, on which its records and
+hard links depend. The records have most of these names. With the privilege, an object is opened by its handle, wherever
+it is. Otherwise the tree is searched, once for all such objects.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class OtherLinks:
         records: Sequence[Mutation],
         wanted: frozenset[Identity] | None = None,
     ) -> None:
-        """``wanted`` are the objects to be found; None: those that the records say have other names."""
+        """``wanted`` are the objects to find; None: those that have other names by the records."""
         self._directories = directories
         self._aliases = aliases
         if wanted is None:
@@ -61,7 +61,7 @@ class OtherLinks:
         """All of the tree could be looked through."""
 
     def directories_moved(self) -> None:
-        """What was found by looking through the tree may be somewhere else now."""
+        """Forget the results of the search, whose paths may have changed."""
         self._seen = None
 
     def descriptors(self, path: bytes, object_: Identity) -> Generator[int]:
@@ -93,7 +93,7 @@ class OtherLinks:
         if handle is None:
             return
         try:
-            # (On the mount that the path is on: no name there can be made from another one.)
+            # On the mount of the path: only there can a link be made.
             mount = os.open(b".", _LIST, dir_fd=self._directories.directory(path.rpartition(b"/")[0]))
             try:
                 fd = open_by_handle(mount, handle)
@@ -164,10 +164,10 @@ def _recorded_paths(records: Sequence[Mutation], wanted: frozenset[Identity]) ->
 
 
 class Survivor(NamedTuple):
-    """An object that has lost a name in a step, and lives on by others.
+    """An object that lost a name in a step, and lives on by others.
 
-    Nothing that the step left at a path tells of it, and still the reversal of the step may write to it: what others
-    have done to it by one of its other names, in the tree or outside of it, is seen only by looking at it (I8).
+    The step has no result for it at any path, but reversing the step may write to it. Others' changes by another name,
+    in the tree or outside, show only when the object is examined (I8).
     """
 
     object: Identity
@@ -185,17 +185,17 @@ class LoggedObject(NamedTuple):
 
     now: Signature
     names: int
-    """Of a pipe, too, of which the signature does not tell."""
+    """Also of a pipe, for which the signature has none."""
     place: Callable[[], Place]
 
 
 def find_survivors(
     log: UndoLog, directories: Directories, records: Sequence[Mutation], shared: Collection[int] | None = None
 ) -> Iterator[Survivor]:
-    """What lost a name by the records, was not left at another path by them, and lives on.
+    """Objects that lost a name by the records, were not left at another path by them, and live on.
 
-    ``shared`` are the numbers of the preimages that may have other names (None: all): of what the records did not also
-    change, no others are looked at.
+    ``shared`` are the numbers of the preimages that may have other names (None: all): others are examined only if the
+    records also changed them.
     """
     lost = {object_: (path, keeping) for path, keeping, object_ in lost_names(records)}
     if not lost:
@@ -220,15 +220,15 @@ def find_survivors(
                 for fd in descriptors:
                     found, xattrs = os.fstat(fd), partial(read_xattrs, fd)
                     seen = signature_of(found, directories.device, xattrs)
-                    # (It had one name more, and may get it back: then the ctime says nothing.)
+                    # It had one name more, and may get it back: so the ctime proves nothing.
                     seen = msgspec.structs.replace(seen, names=seen.names + 1, described=describe_object(found, xattrs))
-                    name = os.fsencode(os.readlink(proc_path(fd)))  # (which may be wrong by then: it is only compared)
+                    name = os.fsencode(os.readlink(proc_path(fd)))  # may be stale; it is only compared
                     yield Survivor(object_, path, now in changed, seen, partial(_same, Place(-1, name, b"")))
                     break
 
 
 def find_in_log(log: UndoLog, number: int) -> LoggedObject | None:
-    """What lies in the log itself, if anything does under this number (0: none)."""
+    """The object with this number in the log, if there is one (0: none)."""
     found = log.preimages.metadata_of(number) if number else None
     if found is None:
         return None

@@ -1,1 +1,1 @@
-"""What steps leave on the disk: records and preimages, the files they lie in, barriers and footprints."""
+"""The files of steps: records and preimages, their containers, barriers and footprints."""

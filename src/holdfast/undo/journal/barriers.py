@@ -1,8 +1,8 @@
-"""The barriers of an undo log: what other processes have changed, which undo does not cross unless forced (I8).
+"""The barriers of an undo log: changes by other processes, which undo does not cross unless forced (I8).
 
-They live in the journal, which begins anew with those that a step still has to do with. Edits of one party that no step
-comes between are one barrier, and one that names very many paths names the root instead: anything. When each path of
-one was changed is known all the same: a step that came to it only afterwards does not stand before that.
+They are in the journal; a restarted journal keeps those that still matter to a step. Consecutive edits of one party
+without a step between are one barrier. A barrier with very many paths names the root instead, for any path. The time of
+each path's change is kept: a step that touched the path only later is not before the barrier.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 _MOST_PATHS = 1000
 _TOGETHER = 2_000_000_000
-"""Edits of one party within so many nanoseconds are one, whatever happened between them."""
+"""Edits of one party within this time (ns) are one barrier, whatever happened in between."""
 _FEW_PATHS = 50
-"""Of so many it is said which of them matter: with each, all of a step is compared."""
+"""Up to this number of paths each is compared with a step; each comparison costs as much as the step."""
 _EVERYTHING = (b"",)
 
 
@@ -46,7 +46,7 @@ class _Barrier:
         self._date(self.record)
 
     def says(self, record: ForeignEdit) -> bool:
-        """Whether all of that is said already, and nothing has come between."""
+        """Whether the barrier has all of that already, and nothing has come between."""
         last = self.since - 1
         return b"" in self.paths or (
             all(self.paths.get(path, last) > last for path in record.paths)
@@ -54,7 +54,7 @@ class _Barrier:
         )
 
     def join(self, record: ForeignEdit) -> None:
-        """Something else of the same."""
+        """Add another edit of the same party."""
         if record.seq != self.record.seq + 1:
             self.since = record.seq
         self.record = _joined(self.record, record)
@@ -69,7 +69,7 @@ class _Barrier:
         return tuple(sorted(path for path, seq in self.paths.items() if seq > own.get(path, since)))
 
     def pieces(self) -> Iterator[ForeignEdit]:
-        """The records that it is to be read from, oldest first."""
+        """The records to read it from, oldest first."""
         for seq, at in sorted(self.at.items()):
             paths = tuple(sorted(path for path, when in self.paths.items() if when == seq))
             objects = tuple(sorted(each for each, when in self.objects.items() if when == seq))
@@ -89,7 +89,7 @@ class Barriers:
     """The barriers, oldest first. For one thread at a time."""
 
     def __init__(self, records: Iterable[ForeignEdit]) -> None:
-        """Those of a journal, in its order."""
+        """The barriers of a journal, in its order."""
         self._all: list[_Barrier] = []
         for record in records:
             self.add(record)
@@ -100,7 +100,7 @@ class Barriers:
         return [barrier.record for barrier in self._all]
 
     def pieces(self) -> list[ForeignEdit]:
-        """What a journal has to say, from which the same barriers are read with the same dates."""
+        """The records of a restarted journal that give the same barriers with the same dates."""
         return [piece for barrier in self._all for piece in barrier.pieces()]
 
     def edited_paths(self, since: int) -> frozenset[bytes]:
@@ -112,11 +112,11 @@ class Barriers:
         return frozenset(each for barrier in self._all for each, seq in barrier.objects.items() if seq > since)
 
     def add(self, record: ForeignEdit) -> ForeignEdit | None:
-        """Add a barrier; returns what the journal has to say, None if that says it already.
+        """Add a barrier; returns the record for the journal, None if it is there already.
 
-        A record that follows the last one directly, or shortly after, by the same party, takes its place: its number is
-        the later. What a step comes upon is one barrier, however long that takes it. The journal is told of each piece
-        by piece: a reader knows when which path was changed.
+        A record of the same party directly or shortly after the last one joins its barrier, which gets the later
+        number. All edits that one step finds are one barrier, however long that takes. The journal gets each piece
+        separately, so a reader knows when each path was changed.
         """
         barrier = self._all[-1] if self._all else None
         last = None if barrier is None else barrier.record
@@ -150,7 +150,7 @@ class Barriers:
         self._all = [barrier for barrier in self._all if first and barrier.record.seq > first]
 
     def found_by_steps(self, step: StepId, since: int) -> frozenset[bytes]:
-        """What other steps came upon after ``since`` that others had changed; the root's path: anything."""
+        """Paths that others had changed, as other steps found after ``since``; the root's path: any path."""
         return frozenset(
             path
             for barrier in self._all
@@ -167,14 +167,13 @@ class Barriers:
         came: Mapping[bytes, int] | None = None,
         elsewhere: Collection[Identity] = frozenset(),
     ) -> ForeignEdit | None:
-        """The newest barrier after ``since`` that has to do with what a step depends on; None if there is none.
+        """The newest barrier after ``since`` that concerns a step's dependencies; None without any.
 
-        What the step itself came upon was there before it. ``came`` is when it first had to do with paths
-        (`first_contacts`), where that was later than ``since``: what others had changed by then, its undo gives back.
-        Paths that ``is_back`` says of that they are again as the step left them do not count. It is told whether a step
-        came upon the edit: then the step either has left something at that very path, or would take nothing away from
-        there. ``elsewhere`` are objects to which it would write by other names than it knows, and that are not as it
-        has left them.
+        Edits that the step itself found were before it. ``came`` is the step's first contact with paths
+        (`first_contacts`), where later than ``since``: its undo restores earlier changes by others. Paths for which
+        ``is_back`` is true, since they are again as the step left them, do not count. Its second argument tells whether
+        a step found the edit: then the step has a result at that very path, or would remove nothing there.
+        ``elsewhere`` are objects that it would write to by unknown names, and that are not as it left them.
         """
         for barrier in reversed(self._all):
             record = barrier.record

@@ -1,5 +1,5 @@
-"""Files that name runs: those of which the undo log has given up steps, which only the checkpoint that they began with
-takes back whole; and those whose undo may overwrite what others have changed.
+"""Files that list runs: those with steps that the undo log has dropped, which only their first checkpoint undoes
+completely; and those whose undo may overwrite others' changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ForgottenRuns:
         self._path = path
         try:
             with open(path, "rb") as file:
-                # (Of a line that was cut off nothing is left that is a run's id.)
+                # The rest of a line that was cut off is no run's id.
                 lines = file.read().split()
         except FileNotFoundError:
             lines = []
@@ -40,7 +40,7 @@ class ForgottenRuns:
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
-                # (It begins with a newline too: before it may be one that was cut off.)
+                # A leading newline, too, since the line before may have been cut off.
                 os.write(fd, b"\n%s\n" % run.encode("ascii", "replace"))
             finally:
                 os.close(fd)

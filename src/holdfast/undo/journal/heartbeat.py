@@ -1,6 +1,6 @@
-"""The keeper's sign of life: when it was alive last, which numbers it has given out, and whether anything is half done.
+"""The keeper's sign of life: its last time alive, the numbers that it has given out, and whether a step is unfinished.
 
-docs/formats/undo-log.md specifies the bytes. It is read by every command, so it loads next to nothing.
+docs/formats/undo-log.md specifies the bytes. Every command reads it, so this module imports very little.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _TRIES = 3
 
 
 class Heartbeat(NamedTuple):
-    """What the keeper notes again and again."""
+    """The keeper's periodic note."""
 
     at: int
-    """It was alive then: nanoseconds since 1970-01-01 UTC; 0 while no step is open, and none is being reversed."""
+    """The last time alive: nanoseconds since 1970-01-01 UTC; 0 while no step is open or being reversed."""
     step: int
     """The largest id of a step that was given out."""
     ambient: int
@@ -51,8 +51,8 @@ def decode_beat(data: bytes) -> Heartbeat | None:
 
 
 def read_beat(directory: bytes) -> Heartbeat | None:
-    """That of the log in ``directory``; `NONE` where there is no log yet. None where it cannot be read, or is missing
-    or empty in a log that has a journal or steps: what is half done in that shows only when it is opened.
+    """The heartbeat of the log in ``directory``; `NONE` without a log. None if it cannot be read, or is missing or
+    empty in a log that has a journal or steps: its unfinished steps show only when it is opened.
     """
     try:
         fd = os.open(os.path.join(directory, BEAT), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -61,7 +61,7 @@ def read_beat(directory: bytes) -> Heartbeat | None:
     except OSError:
         return None
     try:
-        for _ in range(_TRIES):  # (the keeper may just be writing it)
+        for _ in range(_TRIES):  # the keeper may be writing it
             data = os.read(fd, _BODY.size + _CHECK.size)
             if not data:
                 return _without(directory)

@@ -34,13 +34,13 @@ _ASIDE = 16
 
 
 class VersionMismatchError(FormatError):
-    """The undo log was written by another version of Holdfast. Nothing of it was touched."""
+    """Another version of Holdfast wrote the undo log. Nothing in it was touched."""
 
     code = "undo_version_mismatch"
 
 
 def check_version(directory: bytes) -> None:
-    """Raises `VersionMismatchError` for a log of another version. Changes nothing; none there is fine."""
+    """Raise `VersionMismatchError` for a log of another version. Changes nothing; a missing log is fine."""
     try:
         found = _read_mark(directory)
     except FileNotFoundError:
@@ -73,14 +73,14 @@ def is_half_done(directory: bytes) -> bool:
 
 
 def set_aside(directory: bytes, least: Heartbeat, say: Callable[[], object]) -> None:
-    """Where the log is of another version, move it whole into a directory of its own, and begin a new one beside it.
+    """Move a log of another version as a whole into a directory of its own, and begin a new one beside it.
 
-    Nothing of it is changed or lost. The new one gives out larger numbers than ``least``, which the history knows, and
-    than the other one, where that can be read. ``say`` is called before the other version would miss its log. Killed
-    at any point, the log is of its old version still, and the next call finishes it.
+    It is neither changed nor lost. The new log gives out larger numbers than ``least``, the history's, and than the old
+    log, if that can be read. ``say`` is called before the other version could miss its log. After a kill at any point
+    the log still has its old version, and the next call finishes the move.
 
-    Raises `LockedError` while a keeper has the log, `VersionMismatchError` if a step in it is half done, which the
-    version that wrote it alone can roll back, and `StorageError`.
+    Raises `LockedError` while a keeper has the log, `VersionMismatchError` if it has an unfinished step, which only the
+    version that wrote it can roll back, and `StorageError`.
     """
     lock = lock_log(directory)
     try:
@@ -101,7 +101,7 @@ def set_aside(directory: bytes, least: Heartbeat, say: Callable[[], object]) -> 
         if not is_whole:
             for name in _entries(directory):
                 os.rename(os.path.join(directory, name), os.path.join(place, name))
-            _write_file(place, _MARK, _read_mark(directory))  # (last: what has it is whole)
+            _write_file(place, _MARK, _read_mark(directory))  # last: it marks a complete move
         _begin(directory, _largest_numbers(directory, least))
     except OSError as error:
         raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
@@ -110,27 +110,27 @@ def set_aside(directory: bytes, least: Heartbeat, say: Callable[[], object]) -> 
 
 
 def last_of_others(directory: bytes) -> int | None:
-    """The sequence number up to which logs of other versions that were set aside here go; None if there are none."""
+    """The largest sequence number in set-aside logs of other versions; None without any."""
     return max(_numbers(directory), default=None)
 
 
 def forget_others(directory: bytes) -> None:
-    """Forget what was set aside. Only for when a person has asked for it. Raises `StorageError`."""
+    """Delete the set-aside logs, only at a person's request. Raises `StorageError`."""
     others, gone = os.path.join(directory, _OTHERS), os.path.join(directory, _GONE)
     try:
         _remove(gone)
         with suppress(FileNotFoundError):
-            os.rename(others, gone)  # (at once: what is left of it when this is killed is no log)
+            os.rename(others, gone)  # at once, so that after a kill the rest is no log
         _remove(gone)
     except OSError as error:
         raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
 
 
 def discard_log(directory: bytes, least: Heartbeat) -> None:
-    """Forget a log of whatever version, and begin a new one; what lies aside stays. For ``least`` see `set_aside`.
+    """Delete a log of any version, and begin a new one; set-aside logs stay. For ``least`` see `set_aside`.
 
-    Only for when a person has asked for it. Raises `LockedError` while a keeper has it, and `StorageError`. Cut
-    short, it is of its old version still: to be called again.
+    Only at a person's request. Raises `LockedError` while a keeper has it, and `StorageError`. After an interruption it
+    still has its old version: call it again.
     """
     lock = lock_log(directory)
     try:
@@ -200,7 +200,7 @@ def lock_log(directory: bytes) -> int:
 
 
 def _entries(directory: bytes) -> list[bytes]:
-    """What belongs to the log that is there, but for the mark of its version."""
+    """The files of the present log, without the mark of its version."""
     return [name for name in os.listdir(directory) if name not in _STAYING]
 
 
@@ -220,12 +220,12 @@ def _place(directory: bytes, least: Heartbeat) -> tuple[bytes, bool]:
     if last is not None:
         place = _place_of(directory, last)
         is_whole = os.path.lexists(os.path.join(place, _MARK))
-        # (Where nothing is left but a sign of life, that is of the new log, which is not marked yet.)
+        # A heartbeat alone belongs to the new log, which is not marked yet.
         if not is_whole or _BEATS.issuperset(_entries(directory)):
             return place, is_whole
     seq = _largest_numbers(directory, least).seq
     if seq == last or read_beat(directory) in (None, NONE):
-        seq += 1  # (it may have given out more than is known: nothing that the history knows is as late as all of that)
+        seq += 1  # it may have given out more than is known, but the history knows no number as late as the sum
     place = _place_of(directory, seq)
     os.makedirs(place, 0o700)
     return place, False
@@ -249,7 +249,7 @@ def _largest_numbers(directory: bytes, least: Heartbeat) -> Heartbeat:
 
 
 def _begin(directory: bytes, known: Heartbeat) -> None:
-    """Begin a new log where nothing of the one before is left; what it numbers is above all that is ``known``."""
+    """Begin a new log after the removal of the old one; its numbers are larger than the ``known`` ones."""
     _write_file(directory, BEAT, encode_beat(known._replace(seq=known.seq + 1)))
     _write_file(directory, _MARK, _VERSION)
 
@@ -276,6 +276,6 @@ def _remove(directory: bytes) -> None:
             return
         if not isinstance(error[1], PermissionError):
             raise error[1]
-        os.rmdir(path)  # (an empty directory that was kept may be one that its owner may not read)
+        os.rmdir(path)  # its owner may not be able to read a kept empty directory
 
     shutil.rmtree(os.fsdecode(directory), onerror=failed)

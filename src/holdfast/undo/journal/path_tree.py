@@ -8,10 +8,10 @@ V = TypeVar("V")
 
 
 class PathTree(dict[bytes, V]):
-    """See the module. What is put into it goes through ``tree[path] = value``, which alone keeps the index."""
+    """See the module. Only ``tree[path] = value`` keeps the index up to date."""
 
     _inner: dict[bytes, dict[bytes, None]] | None = None
-    """What is known directly below a directory, once that was asked for; some of it may be gone."""
+    """Known entries directly below a directory, built at the first use; some of them may be gone."""
 
     def __setitem__(self, path: bytes, value: V) -> None:
         """Put it there."""
@@ -20,7 +20,7 @@ class PathTree(dict[bytes, V]):
         super().__setitem__(path, value)
 
     def take(self, top: bytes) -> dict[bytes, V]:
-        """Take out what is at and below ``top``, and return it. Takes time by how much that is."""
+        """Remove and return everything at and below ``top``. The time depends on its size."""
         if self._inner is None:
             self._inner = {}
             for path in self:

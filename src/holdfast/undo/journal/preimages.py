@@ -34,9 +34,10 @@ _NAME = re.compile(r"[0-9a-f]{16}")
 
 
 class NameCounts:
-    """How many names each object has in the undo log: what shows link counts takes them off. For any number of threads.
+    """The number of names that each object has in the undo log: link counts are shown without these. For any number of
+    threads.
 
-    Nothing is listed before the first question, so that a log whose counts are never shown pays nothing.
+    The first question lists the log, so a log whose counts are never shown costs nothing.
     """
 
     def __init__(self) -> None:
@@ -59,8 +60,8 @@ class NameCounts:
         return self._counts.get(inode, 0)
 
     def add(self, number: int, look: Callable[[int], os.stat_result | None]) -> None:
-        """An object has got a name there. ``look`` says what it is."""
-        if self._inodes is None and not self._lock.locked():  # (a thread that lists them now may have come past it)
+        """Count a name that an object has got there. ``look`` returns its `stat`."""
+        if self._inodes is None and not self._lock.locked():  # a thread that is listing them may have passed it
             return
         with self._lock:
             found = look(number)
@@ -168,19 +169,19 @@ class Preimages:
             os.close(source)
 
     def number_of(self, fd: int) -> int | None:
-        """The number of the preimage that the descriptor was opened as, or has become since; None if it is none."""
+        """The number of the preimage that the descriptor was opened as, or has become; None if it is none."""
         try:
             path = os.readlink(proc_path(fd))
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
-                return None  # (the log's own paths are not as long)
+                return None  # the log's own paths are shorter
             raise
         if path.endswith(_DELETED) and (found := os.fstat(fd)).st_nlink:
             return self._search(found)  # it has lost the name by which it was opened, and has another
         if not path.startswith(self._prefix):
             return None
         _, _, name = path.rpartition("/")
-        return int(name, 16) if _NAME.fullmatch(name) else None  # (else broken off before)
+        return int(name, 16) if _NAME.fullmatch(name) else None  # else it was detached before
 
     def _search(self, wanted: os.stat_result) -> int | None:
         for bucket in range(_BUCKETS):
@@ -241,7 +242,7 @@ class Preimages:
         return is_empty_directory(self.fd, preimage_path(number))
 
     def discard(self, number: int) -> None:
-        """Remove a preimage for good; none there is no error."""
+        """Delete a preimage; a missing one is no error."""
         found = self.metadata_of(number)
         if found is None:
             return
@@ -251,7 +252,7 @@ class Preimages:
             except OSError as error:
                 if error.errno != errno.ENOTEMPTY:
                     raise
-                # A process that had it open has made something in it, which is its own.
+                # A process that had it open has made an entry in it, which is the process's own.
                 _log.warning("the directory %s of the undo log is not empty, and stays", preimage_path(number).decode())
         else:
             os.unlink(preimage_path(number), dir_fd=self.fd)

@@ -1,7 +1,7 @@
-"""What could not be put back where it belongs, because something else is there now: kept for its owner, for good.
+"""Preimages that could not be restored, because their path has another object now: kept for their owner, permanently.
 
-It lies in a directory of the log under the number of the record that would have brought it back. Holdfast removes
-nothing here, but for what has come back to where it belongs.
+Each is in a directory of the log under the number of the record that would have restored it. Holdfast removes it only
+after it was restored.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Quarantine:
             self._fd = -1
 
     def path(self, record: int) -> bytes:
-        """The absolute path of what is kept for the record with that sequence number."""
+        """The absolute path of the object that is kept for the record with that sequence number."""
         return os.path.join(self._directory, _name(record))
 
     def holds(self, record: int) -> bool:
-        """Whether something is kept for the record."""
+        """Whether an object is kept for the record."""
         try:
             os.stat(_name(record), dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -57,10 +57,11 @@ class Quarantine:
     def keep(
         self, record: int, type_: FileType, keeping: Keeping, metadata: Metadata, *, is_needed: bool = False
     ) -> bool:
-        """Keep what the record would have brought back. Idempotent. ``is_needed``: its preimage stays where it is, too.
+        """Keep the object that the record would have restored. Idempotent. ``is_needed``: its preimage stays in place
+        as well.
 
-        False if there is nothing to keep: a directory (which is empty, whatever was in it has records of its own),
-        a pipe, a socket, a device, and what was given back already.
+        False if there is nothing to keep: a directory (it is empty; its entries have records of their own), a pipe, a
+        socket, a device, and an object that was given back already.
         """
         if type_ not in ("f", "l"):
             return False
@@ -88,9 +89,9 @@ class Quarantine:
         return True
 
     def give_back(self, record: int, keeping: Keeping) -> bool:
-        """Put the preimage of the record back to where `keep` has taken it from. Idempotent. False if it is gone.
+        """Move the preimage of the record back to where `keep` took it from. Idempotent. False if it is gone.
 
-        What was in the record itself stays, until it is `forgotten <forget>`.
+        A copy from the record's own content stays until it is `forgotten <forget>`.
         """
         if keeping.how not in (KeepMethod.MOVED, KeepMethod.LINKED, KeepMethod.COPIED):
             return True
@@ -102,7 +103,7 @@ class Quarantine:
         return True
 
     def forget(self, record: int) -> None:
-        """Remove the copy of what is back where it belongs, if there is one."""
+        """Remove the copy of a restored object, if there is one."""
         with suppress(FileNotFoundError):
             os.unlink(_name(record), dir_fd=self._fd)
 
@@ -118,12 +119,12 @@ class Quarantine:
     def _describe(self, name: bytes, metadata: Metadata) -> None:
         fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
         try:
-            # (Its set-id bits would give away what it no longer guards.)
+            # Outside of its place, nothing restricts its set-id bits.
             wanted = metadata._replace(mode=metadata.mode & ~(stat.S_ISUID | stat.S_ISGID))
             try:
                 apply_metadata(fd, wanted)
             except PermissionError:
-                # Another user's owner and attributes cannot be given. It is kept for its content.
+                # Another user's owner and attributes cannot be set. Its content is what matters.
                 found = os.fstat(fd)
                 apply_metadata(fd, wanted._replace(uid=found.st_uid, gid=found.st_gid, xattrs=UNREAD))
         finally:

@@ -1,4 +1,4 @@
-"""What the journal says of each mutation; docs/formats/undo-log.md specifies every field."""
+"""The records of mutations in the journal; docs/formats/undo-log.md specifies every field."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class KeepMethod(IntEnum):
     INLINE = 5
     """Its content is in the record."""
     RELATED = 6
-    """It has another name in the tree, whose path is in the record: a link is taken back."""
+    """It has another name in the tree, which the record contains: the reversal makes a link."""
 
 
 class Keeping(msgspec.Struct, array_like=True, frozen=True):
@@ -64,11 +64,11 @@ class Keeping(msgspec.Struct, array_like=True, frozen=True):
 
     how: KeepMethod
     number: Number = 0
-    """Of the preimage; 0 if there is none of its own."""
+    """The number of its preimage; 0 if it has none of its own."""
     content: bytes = b""
     """For `KeepMethod.INLINE`; for `KeepMethod.RELATED` the path."""
     shared: bool = False
-    """The object has other names, and nothing of it is in the log: it is still there, wherever they are."""
+    """The object has other names, and nothing in the log: it still exists under those names."""
 
 
 NOT_KEPT = Keeping(KeepMethod.NOT)
@@ -84,7 +84,7 @@ class ObjectDescription(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Signature(msgspec.Struct, array_like=True, frozen=True):
-    """What a path looks like; see `holdfast.undo.tree.signatures`."""
+    """The signature of the object at a path; see `holdfast.undo.tree.signatures`."""
 
     inode: int
     mode: int
@@ -104,12 +104,12 @@ class Signature(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def key(self) -> ObjectKey:
-        """By what it is found among others that are, or were, there at about the same time."""
+        """The key that distinguishes it from other objects of about the same time."""
         return self.device, self.inode
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, tag_field="record", tag=0, gc=False):
-    """What all records have. They hold nothing but values, among which no garbage collector need look for cycles."""
+    """Base of all records. They only hold values, so the garbage collector need not search them for cycles."""
 
     seq: Number
 
@@ -144,7 +144,7 @@ class Touch(Record, tag=3, frozen=True):
 
 
 class Make(Record, tag=4, frozen=True):
-    """Something is going to be created."""
+    """An object is about to be created."""
 
     step: StepId
     path: bytes
@@ -153,7 +153,7 @@ class Make(Record, tag=4, frozen=True):
 
 
 class Made(Record, tag=5, frozen=True):
-    """It was created."""
+    """The object was created."""
 
     step: StepId
     make: int
@@ -173,7 +173,7 @@ class Remove(Record, tag=6, frozen=True):
 
 
 class Replaced(msgspec.Struct, array_like=True, frozen=True):
-    """What was at the place that a rename leads to."""
+    """The object that a rename replaced."""
 
     type: FileType
     identity: Identity
@@ -191,7 +191,7 @@ class Move(Record, tag=7, frozen=True):
     identity: Identity
     replaced: Replaced | None = None
     exchanged: bool = False
-    """What is replaced goes to the old place."""
+    """The replaced object moves to the old path."""
 
 
 class Content(Record, tag=8, frozen=True):
@@ -237,14 +237,14 @@ class Failed(Record, tag=11, frozen=True):
 
 
 OURSELVES: Final = "holdfast"
-"""`ForeignEdit.who` where a step came upon what Holdfast had brought there by a checkpoint. (Others have a pid.)"""
+"""`ForeignEdit.who` for a step that found an object which a checkpoint of Holdfast restored. (Others have a pid.)"""
 
 
 class ForeignEdit(Record, tag=12, frozen=True):
-    """Another process changed something: a barrier."""
+    """Another process made a change: a barrier."""
 
     paths: tuple[bytes, ...]
-    """The root's, which is empty, stands for anything."""
+    """The root's, which is empty, stands for any path."""
     at: int
     who: str
     blocks: bool = True
@@ -252,7 +252,7 @@ class ForeignEdit(Record, tag=12, frozen=True):
     finder: StepId | None = None
     """The step that came upon it; None if it was seen, or told of."""
     objects: tuple[Identity, ...] = ()
-    """What was written to or described, by whatever name, as far as that is known."""
+    """Objects that were written to or whose metadata changed, by any name, as far as known."""
 
 
 class ReversalBegin(Record, tag=13, frozen=True):
@@ -262,7 +262,7 @@ class ReversalBegin(Record, tag=13, frozen=True):
     forward: bool
     at: int
     spares: bool = False
-    """What others have changed since is left as it is: a recovery."""
+    """Others' changes since stay: a recovery."""
 
 
 class ReversalPosition(Record, tag=14, frozen=True):
@@ -291,11 +291,11 @@ class Link(Record, tag=16, frozen=True):
     type: FileType
     identity: Identity
     source: bytes = b""
-    """One that it has already; empty if that is not in the tree, or not known."""
+    """An existing name; empty if that is not in the tree, or not known."""
 
 
 class ReversalConflict(Record, tag=17, frozen=True):
-    """A record could not be reversed; what it keeps was put aside."""
+    """A record could not be reversed; its preimage was put into quarantine."""
 
     step: StepId
     failed: int
@@ -315,7 +315,7 @@ class Alias(Record, tag=18, frozen=True):
 
 
 class JournalRestart(Record, tag=19, frozen=True):
-    """The first record of a segment that stands for all before it: they are about to be removed, one by one."""
+    """The first record of a segment that replaces all older ones, which are then removed one by one."""
 
 
 AnyRecord: TypeAlias = (
@@ -341,7 +341,7 @@ AnyRecord: TypeAlias = (
 """Every record that the journal tells anything by."""
 
 Mutation: TypeAlias = Touch | Make | Made | Remove | Move | Content | Meta | PutBack | Link
-"""The records that a step is made of: those that can be reversed."""
+"""The records of a step: those that can be reversed."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgpack_decoder(AnyRecord | JournalRestart)

@@ -1,7 +1,7 @@
-"""The journal: records framed in segment files, appended before the operations that they speak of.
+"""The journal: records framed in segment files, appended before their operations.
 
-docs/formats/undo-log.md specifies the bytes. What is appended survives a killed process at once, as the kernel has
-it; it survives a power loss only where ``sync`` is asked for.
+docs/formats/undo-log.md specifies the bytes. An appended record is in the kernel and survives a kill of the process; it
+survives a power loss only with ``sync``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_BODY = 16 << 20
 _SEGMENT_BYTES = 64 << 20
 _MAX_SEGMENT = 4 << 30
 _FULL_BYTES = 2 << 30
-"""The rest is for a reversal of what fills a segment so far. (``MOST_WRITTEN`` in ``native/hot.h`` is the same.)"""
+"""The rest is reserved for a reversal of the segment's records. (``MOST_WRITTEN`` in ``native/hot.h`` is the same.)"""
 _NAME = re.compile(r"journal-([0-9]{8})")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _MAX_SCAN = 1 << 16
@@ -43,7 +43,7 @@ class Journal:
     """The journal in a directory, open for appending. For one thread at a time."""
 
     def __init__(self, directory: bytes, *, sync: bool = False) -> None:
-        """Begin a new segment behind those that are there; they stay until `restart`. Raises `StorageError`."""
+        """Begin a new segment behind the existing ones, which stay until `restart`. Raises `StorageError`."""
         self._directory = directory
         self._sync = sync
         self._number = max(segments(directory), default=0)
@@ -65,7 +65,7 @@ class Journal:
             if error := self._native.append(data):
                 raise _failure(self._path(self._number), OSError(error, os.strerror(error)))
             return
-        # After a write that was cut short for good, or a sync that failed, nothing behind it could be trusted.
+        # Records behind a failed write or sync could not be trusted.
         if self._broken:
             raise StorageError(
                 "an earlier write to the undo log failed, and it is closed",
@@ -86,12 +86,12 @@ class Journal:
 
     @property
     def is_full(self) -> bool:
-        """True if no more may be recorded before `restart`, but by a reversal: it could not be read any more."""
+        """True if only a reversal may be recorded before `restart`: a larger journal could not be read any more."""
         return (self._bytes if self._native is None else self._native.written) > _FULL_BYTES
 
     def restart(self, records: Iterable[AnyRecord] = ()) -> None:
-        """Go on in a new segment that begins with ``records``, and remove the older ones. Atomic: if it is killed among
-        those, what is left of them says nothing any more.
+        """Continue in a new segment that begins with ``records``, and remove the older ones. Atomic: after a kill, the
+        rest of the old ones is ignored.
         """
         old = self._fd
         self._begin((JournalRestart(0), *records))
@@ -134,14 +134,14 @@ class Journal:
             os.rename(temporary, path)
         except OSError as error:
             if fd >= 0:
-                os.close(fd)  # what was there goes on
+                os.close(fd)  # the old segment continues
             raise _failure(path, error) from error
         self._fd, self._number, self._bytes, self._broken = fd, number, len(data), False
         if self._native is not None:
             self._native.set_journal(fd, len(data))
 
     def _settle(self, written: int, size: int) -> None:
-        """Take back what was written of a record if it was cut short, else make it durable. Raises `OSError`."""
+        """Remove a record that was only partly written, or make a complete one durable. Raises `OSError`."""
         self._broken = True
         if written != size:
             os.ftruncate(self._fd, self._bytes)
@@ -153,7 +153,7 @@ class Journal:
 
 
 class JournalContents(NamedTuple):
-    """What a journal holds."""
+    """The contents of a journal."""
 
     records: list[AnyRecord]
     torn: bool
@@ -218,9 +218,9 @@ def _bodies(data: bytes, at: int) -> Iterator[memoryview]:
 
 
 def _goes_on(data: bytes, start: int) -> bool:
-    """True if a whole record begins anywhere behind ``start``: then what is before it is damaged, and not torn.
+    """True if a complete record begins anywhere behind ``start``: then the data before it is damaged, and not torn.
 
-    Looks at a bounded part, and at records of the usual length, so that no content makes it take long.
+    Examines a bounded part, and records of usual length only, so that no content makes it slow.
     """
     budget = _MAX_SUMMED
     for at in range(start, min(len(data) - _FRAME.size, start + _MAX_SCAN)):

@@ -1,7 +1,7 @@
-"""A finished step as a file: what is said of it, what it left, and the records that reverse it.
+"""A finished step as a file: its head, its results, and the records that reverse it.
 
-docs/formats/undo-log.md specifies the bytes. A step is written whole and renamed into place; it is replaced in the same
-way whenever it is undone or brought forward.
+docs/formats/undo-log.md specifies the bytes. A step is written completely and renamed into place; undo and redo replace
+it in the same way.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StepConflict(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StepHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of a finished step. Times are nanoseconds since 1970-01-01 UTC."""
+    """The facts about a finished step. Times are nanoseconds since 1970-01-01 UTC."""
 
     id: StepId
     kind: StepKind
@@ -74,38 +74,36 @@ class StepHead(msgspec.Struct, frozen=True, kw_only=True):
     left: tuple[tuple[bytes, Signature | None], ...]
     preimages: tuple[Preimage, ...]
     conflicts: tuple[StepConflict, ...] = ()
-    """What could not be reversed when it came to its state."""
+    """Records that could not be reversed when it came to its state."""
     rolled_back: bool = False
-    """It came to its state as it was denied, rolled back or cut short, whatever other steps had done since."""
+    """It came to its state by a denial, a rollback or an interruption, regardless of other steps since."""
     aliases: tuple[tuple[Identity, Identity], ...] = ()
-    """What its reversals, all of them so far, had to make anew: the old identity and the new one."""
+    """Objects that its reversals so far had to make anew: the old identity and the new one."""
     contents: tuple[tuple[bytes, bytes], ...] = ()
     """The hashes of files and links that it left, as far as they were noted: see
     `holdfast.undo.local_service._content_match`.
     """
     noted: bool = False
-    """These hashes were looked for since it came to its state."""
+    """These hashes were computed since it came to its state."""
     brought: tuple[tuple[bytes, Signature | None], ...] = ()
-    """What Holdfast has brought since, as checkpoints hold it, to paths among ``left``."""
+    """Objects that Holdfast has restored since from checkpoints, at paths in ``left``."""
     parent: StepId | None = None
     """The explicit step that it is a part of."""
     others: tuple[Signature, ...] = ()
     """Objects that lost a name and have more, as it left them."""
     edited: tuple[Identity, ...] = ()
-    """Objects that others edited, by whatever name, while the step went on, which had changed them by then: that is in
-    what is there when it is done.
-    """
+    """Objects that others edited during the step, by any name: the edits are in the content that the done step has."""
     spared: tuple[tuple[bytes, Signature], ...] = ()
-    """What others had changed and a forced reversal moved or described, without taking the change back, as it left
-    that: theirs, but so far the step can go where it came from.
+    """Others' changes that a forced reversal moved or described without reversing them, as it left them: they stay
+    others', but do not block the step's return.
     """
     crossed: tuple[tuple[State, bytes], ...] = ()
-    """What others had changed, and was overwritten when the step left a state by force: it is back with that state."""
+    """Others' changes that were overwritten when the step left a state by force: they return with that state."""
     late: tuple[tuple[bytes, int], ...] = ()
-    """What was written to through its descriptors after its end, and the sequence number at which that was over."""
+    """Paths that were written to through its descriptors after its end, and the sequence number at which that ended."""
     kept_open: tuple[tuple[bytes, int], ...] = ()
-    """What could be written to through its descriptors after its end, and when that was over, as earlier versions have
-    recorded it; 0: not yet.
+    """Paths that could be written to through its descriptors after its end, and the number at which that ended, in
+    records of earlier versions; 0: not yet.
     """
     begun: int = 0
     """The sequence number with which it began; 0 in what earlier versions have written."""
@@ -114,9 +112,9 @@ class StepHead(msgspec.Struct, frozen=True, kw_only=True):
     absences: tuple[tuple[int, int], ...] = ()
     """When it was undone, and when it was brought forward again, where other steps began in between: without it."""
     refused: tuple[Mutation, ...] = ()
-    """The records of the state that it came from that are not reversed, as the system refused to change what they, or
-    later ones of the same, are about. They wait: for the same reversal to be asked for again, or the opposite one,
-    which puts them back among the step's.
+    """Records of its former state that are not reversed, since the system refused to change their objects, or later
+    records of the same did. They wait until the same reversal is requested again, or the opposite one, which returns
+    them to the step's records.
     """
 
     def was_undone_at(self, seq: int) -> bool:
@@ -125,8 +123,8 @@ class StepHead(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def left_at(self) -> int:
-        """When it left what it left: of what two steps left, the later counts. A step that had a file open from before
-        another one acted, and wrote to it after that, has no record of it.
+        """The number at which it left its results: of two steps' results, the later counts. A step that had a file open
+        from before another one acted, and wrote to it after that, has no record of it.
         """
         return max(self.acted, self.looked_at)
 
@@ -138,7 +136,7 @@ class SealedStep(msgspec.Struct, frozen=True):
     records: tuple[Mutation, ...]
 
     def leaving(self, state: State) -> SealedStep:
-        """What brings the step out of a state: itself, or where it has left that already, `StepHead.refused` alone."""
+        """The part of the step that leaves a state: itself, or `StepHead.refused` alone if it has left that already."""
         if self.head.state == state:
             return self
         return SealedStep(msgspec.structs.replace(self.head, state=state), self.head.refused)
@@ -172,7 +170,7 @@ def write_step(directory: bytes, name: bytes, sealed: SealedStep, *, sync: bool 
 
 
 def read_head(path: bytes) -> StepHead:
-    """What is said of the step in the file. Raises `FormatError` and `IntegrityError`, which name the file."""
+    """The head of the step in the file. Raises `FormatError` and `IntegrityError`, with the file's name."""
     return _decode_head(path, _read(path))[0]
 
 
@@ -197,7 +195,7 @@ def read_step(path: bytes) -> SealedStep:
 
 def _read(path: bytes) -> bytes:
     with open(path, "rb", buffering=0) as file:
-        # (Asked for as much as there may be at most, room for that would be made and given up for every step.)
+        # By size, since reading with the limit would allocate that much memory for every step.
         data = file.read(min(os.fstat(file.fileno()).st_size, _MAX_FILE) + 1)
     if data[: len(_MAGIC)] != _MAGIC or len(data) > _MAX_FILE:
         raise FormatError(f"{display(path)} is not a step of this version")

@@ -1,5 +1,5 @@
-"""What the records of a step come to: where its objects ended, what it has in common with another step, and which new
-objects stand for old ones.
+"""The footprint of a step's records: the final places of its objects, its overlap with other steps, and the new objects
+that stand for old ones.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def objects_by_path(records: Sequence[Mutation], *, others: bool = False) -> dic
 
 
 def renamed_directories(records: Sequence[Mutation]) -> frozenset[bytes]:
-    """The directories in which the records changed names, where they are after that; without those that are gone."""
+    """The directories in which the records changed names, by their later paths; without removed ones."""
     made = _made(records)
     touched: set[Identity | None] = set()
     changed: set[Identity | None] = set()
@@ -58,7 +58,7 @@ def renamed_directories(records: Sequence[Mutation]) -> frozenset[bytes]:
             found[record.path] = record.identity
             touched.add(record.identity)
         elif isinstance(record, (Remove, Make, Link, PutBack, Move)):
-            # (Where a call has failed, there is nothing but its touch.)
+            # A failed call leaves only its touch record.
             names = (record.path, record.target) if isinstance(record, Move) else (record.path,)
             changed.update(found.get(name.rpartition(b"/")[0]) for name in names)
         _follow(found, record, made)
@@ -97,8 +97,8 @@ def changed_before(records: Sequence[Mutation], edits: Iterable[tuple[int, Ident
 
 
 def first_contacts(records: Iterable[Mutation], aliases: Aliases) -> dict[bytes, int]:
-    """When, by sequence number, the step first had to do with each path: with it, with anything below it, or with an
-    object that it found at one of these, by whatever name. Of paths that are not among them nothing is known.
+    """For each path, the sequence number of the step's first contact: with it, with a path below it, or with an object
+    that it found there, by any name. Other paths are unknown.
     """
     named: dict[bytes, int] = {}
     objects: dict[Identity, int] = {}
@@ -133,7 +133,7 @@ def first_contacts(records: Iterable[Mutation], aliases: Aliases) -> dict[bytes,
 
 
 def last_paths(records: Iterable[Mutation]) -> dict[Identity, bytes]:
-    """By which path the records speak last of what they wrote to, described or made."""
+    """The last path in the records of each object that they wrote to, changed or made."""
     makes: dict[int, bytes] = {}
     found: dict[Identity, bytes] = {}
     for record in records:
@@ -150,7 +150,7 @@ def last_paths(records: Iterable[Mutation]) -> dict[Identity, bytes]:
 
 
 def filled_paths(records: Iterable[Mutation]) -> frozenset[bytes]:
-    """The paths at which there was nothing until the step put something there."""
+    """Paths that were empty until the step put an object there."""
     known: set[bytes] = set()
     found: set[bytes] = set()
     for record in records:
@@ -170,7 +170,7 @@ def filled_paths(records: Iterable[Mutation]) -> frozenset[bytes]:
 
 
 def _follow(found: PathTree[Identity | None], record: Mutation, made: Mapping[int, Identity]) -> None:
-    # (By `isinstance`, the most frequent first: a step may have a million records, and is asked for them often.)
+    # By `isinstance`, most frequent type first: a step may have a million records, and this runs often.
     if isinstance(record, Remove):
         found[record.path] = None
     elif isinstance(record, (Made, Touch)):
@@ -207,12 +207,12 @@ def _move(found: PathTree[Identity | None], record: Move) -> None:
 
 
 def _taken(found: PathTree[Identity | None], old: bytes, new: bytes) -> dict[bytes, Identity | None]:
-    """Take what is at and below ``old`` out of ``found``, and give what lies below with its path below ``new``."""
+    """Remove everything at and below ``old`` from ``found``, and return it with paths below ``new``."""
     return {new + path[len(old) :]: object_ for path, object_ in found.take(old).items() if path != old}
 
 
 def kept_preimages(records: Iterable[Mutation]) -> Iterator[tuple[Keeping, Identity]]:
-    """What each record keeps, and of which object."""
+    """The preimage of each record, and its object."""
     for record in records:
         match record:
             case Remove() | Content():
@@ -250,7 +250,7 @@ class Footprint(NamedTuple):
     """With a path of each, as far as the records tell."""
 
     def meets(self, other: Footprint) -> bytes | None:
-        """A path at which the two have something in common; None if nothing."""
+        """A path that both have in common; None without any."""
         for path in self.paths & other.paths:
             return path
         for one, two in ((self, other), (other, self)):
@@ -273,11 +273,11 @@ class FootprintIndex(Generic[T]):
         self._of: dict[Identity, list[T]] = {}
 
     def __bool__(self) -> bool:
-        """Whether there are any that reach something."""
+        """Whether any of them reaches a path."""
         return bool(self._at or self._trees or self._of)
 
     def add(self, one: T, its: Footprint) -> None:
-        """Another one, with what it reaches."""
+        """Add another one, with its footprint."""
         for path in its.paths:
             self._at.setdefault(path, []).append(one)
         for path in its.trees:
@@ -298,7 +298,7 @@ class FootprintIndex(Generic[T]):
 
 
 def footprint_of(records: Iterable[Mutation], aliases: Aliases | None = None) -> Footprint:
-    """What the records depend on; of objects, what stands for them now if ``aliases`` tell."""
+    """The dependencies of the records; ``aliases`` replace old objects by their present ones."""
     paths: set[bytes] = set()
     trees: set[bytes] = set()
     objects: dict[Identity, bytes] = {}
@@ -344,27 +344,27 @@ def _made(records: Iterable[Mutation]) -> dict[int, Identity]:
 
 
 class Aliases:
-    """Which new object stands for one that had to be made anew when it was brought back: the records still name it by
-    the old identity. For one thread at a time.
+    """The new objects that stand for objects which were made anew when they were restored: the records still have the
+    old identity. For one thread at a time.
     """
 
     def __init__(self) -> None:
         self._new: dict[Identity, Identity] = {}
 
     def add(self, old: Identity, new: Identity) -> None:
-        """``new`` stands for ``old`` from now on, and for all that ``old`` stood for. Where both are the same
-        object, it stands for itself again.
+        """``new`` stands for ``old`` from now on, and for all that ``old`` stood for. An object that stands for itself
+        has no alias.
         """
         self._new.pop(new, None)  # it is there again
         if old != new:
             self._new[old] = new
 
     def now(self, object_: Identity) -> Identity:
-        """What stands for the object; itself if it was never made anew."""
+        """The present object for one in the records; itself if it was never made anew."""
         while (new := self._new.get(object_)) is not None:
             object_ = new
         return object_
 
     def all(self, objects: Iterable[Identity]) -> frozenset[Identity]:
-        """What stands for them."""
+        """The present objects."""
         return frozenset(map(self.now, objects)) if self._new else frozenset(objects)

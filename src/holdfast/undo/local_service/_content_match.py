@@ -1,9 +1,8 @@
-"""What a step left, known again by its content where it was put back.
+"""Recognises a step's result by its content after it was restored.
 
-A restore that takes an edit back leaves the file as the step had left it, but as another object with other times. A
-checkpoint notes the hashes of what steps left. Where type, permissions and content are those, what is there stands for
-what the step left, as if it had never been changed. A restore notes what it brings back, too: that is no edit by
-others.
+A restore that reverses an edit makes the file as the step had left it, but as another object with other times. A
+checkpoint records the hashes of steps' results. A file with the same type, permissions and content then counts as the
+step's unchanged result. A restore records its files, too: they are no edits by others.
 """
 
 from __future__ import annotations
@@ -34,15 +33,14 @@ if TYPE_CHECKING:
 
 
 def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, bytes]]) -> None:
-    """Remember the hashes of what a finished step left, as far as it is there untouched.
+    """Record the hashes of a finished step's results, as far as they are unchanged.
 
-    ``contents`` are paths with hashes that were computed after the step had ended: so they are of what it left, if
-    that was not changed by now.
-    Mutations wait for a moment only. Raises `StorageError`, `NotFoundError`.
+    ``contents`` are paths with hashes that were computed after the step's end: so they are of its results, unless these
+    have changed by now. Blocks mutations only briefly. Raises `StorageError`, `NotFoundError`.
     """
     sealed = log.read(step)
     left = dict(sealed.head.left)
-    noted = dict.fromkeys(sealed.head.contents)  # (what others have changed by now is known again when that is back)
+    noted = dict.fromkeys(sealed.head.contents)  # an edited result is recognised when it returns
     waiting, edited = awaited_writes(log, step), edited_since(log, sealed.head)
     with log.open_directories() as directories:
         for path, hash_ in contents:
@@ -50,20 +48,20 @@ def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, by
             if was is None:
                 continue
             if is_as_left(directories, path, was) or (
-                # (One of the states that those who still write to it bring it to.)
+                # One of the states that remaining writers give it.
                 path in waiting and is_unchanged(signature(directories, path), waiting[path], path, edited)
             ):
                 noted[path, hash_] = None
     head = msgspec.structs.replace(sealed.head, contents=tuple(noted), noted=True)
     with log.recorder.gate:
-        if log.heads.get(step) == sealed.head:  # (else it was reversed meanwhile, and waits to be noted anew)
+        if log.heads.get(step) == sealed.head:  # else it was reversed meanwhile, and its results must be recorded anew
             log.write(msgspec.structs.replace(sealed, head=head))
 
 
 def brought_back(log: UndoLog, paths: Mapping[bytes, bytes | None]) -> None:
-    """Holdfast has brought these paths to what a checkpoint holds: files and links with these hashes, or nothing.
+    """Holdfast has restored these paths from a checkpoint: files and links with these hashes, or nothing.
 
-    Where that is what a step left, it stands for it from now on; elsewhere it is at least no edit by others.
+    If that equals a step's result, it counts as the result from now on; otherwise it is at least no edit by others.
     Raises `StorageError`.
     """
     within = paths.keys() | {parent for path in paths for parent in _above(path)}
@@ -90,7 +88,7 @@ def still_brought(log: UndoLog, paths: Iterable[bytes]) -> list[bytes]:
 
 
 def _note_restored(log: UndoLog, step: StepId, within: Set[bytes], paths: Mapping[bytes, bytes | None]) -> None:
-    """`brought_back`, of what is at some paths ``within`` which this step was the last to leave something at."""
+    """`brought_back` for paths ``within``, where this step was the last with a result."""
     (sealed,) = adopt_matching(log, [log.read(step)], within)
     brought = dict(sealed.head.brought)
     with log.open_directories() as directories:
@@ -100,7 +98,7 @@ def _note_restored(log: UndoLog, step: StepId, within: Set[bytes], paths: Mappin
             now = signature(directories, path)
             if now == left:
                 brought.pop(path, None)
-            # (A directory comes and goes with what is in it.)
+            # A directory comes and goes with its entries.
             elif _is_restored(directories, path, now, paths[path]) if path in paths else _is_way(now):
                 brought[path] = now
     head = msgspec.structs.replace(sealed.head, brought=tuple(brought.items()))
@@ -131,12 +129,12 @@ def _is_restored(directories: Directories, path: bytes, now: Signature | None, h
 def adopt_matching(
     log: UndoLog, steps: Sequence[SealedStep], within: Set[bytes] | None = None, *, keep: bool = True
 ) -> list[SealedStep]:
-    """Take what is there now for what the steps left, where it is the same; returns them with what they then say.
+    """Accept present objects as the steps' results where they are equal; returns the steps with the new results.
 
-    The steps are to be reversed together, and only all of their records together say what they left where: what one of
-    them has left by its own may have been moved or replaced by another one. Nor is it known again where another step,
-    that is not undone, began later and changed the same path, or is still going on. ``within``: only at these paths.
-    ``keep``: it is noted in the log. Raises `StorageError`.
+    The steps will be reversed together, and only all their records together give the final results: one step's own
+    result may have been moved or replaced by another. A result is not accepted where another step that is not undone
+    began later and changed the same path, or is still running. ``within``: only at these paths. ``keep``: record it in
+    the log. Raises `StorageError`.
     """
     places = objects_by_path(ordered_records(steps))
     chosen = {one.head.id for one in steps}
@@ -158,11 +156,11 @@ def adopt_matching(
         records = (record for opened in going_on for record in opened.records)
         return footprint_of((*ordered_records(steps), *records)).objects.keys()
 
-    # (Where one of them has moved a directory above, there is what came with that.)
+    # If one of them has moved a parent directory, the path has that directory's entries.
     places = {path: object_ for path, object_ in places.items() if not moves.above(path)}
     found: list[SealedStep] = []
     for one in steps:
-        # (So has one that was brought forward again, and was not there when this one began.)
+        # Includes a step that was redone, and was not done when this one began.
         back = [head for head in others if head.was_undone_at(one.head.first)]
         since = later | {path: head.acted for head in back for path, _ in head.left}
         found.append(_recognise(log, one, places, own, since, within, keep=keep))
@@ -197,7 +195,7 @@ def _recognise(
             now = signature(directories, path)
             if now is None or now.mode != was.mode or not _is_described(directories, path, was, now):
                 continue
-            # (The number of a directory that was removed is given to the next one at once, and its times say nothing.)
+            # A new directory reuses the number of a removed one at once, and its times prove nothing.
             if not stat.S_ISDIR(now.mode) and is_as_left(directories, path, was):
                 continue
             old = log.recorder.aliases.now(object_)
@@ -206,8 +204,8 @@ def _recognise(
             if new is None or (new == old and stat.S_ISDIR(now.mode)):
                 continue
             if new != old and ((was.names > 1 and object_ in written) or new in own()):
-                # What the step wrote to may live on by another name, and would stay as it is there; nor does what a
-                # step has moved here stand for anything else.
+                # An object that the step wrote to may live on under another name, where it would stay unreversed; and
+                # one that the step moved here has no substitute.
                 continue
             left[path] = now
             again.append(path)
@@ -237,7 +235,7 @@ def _is_described(directories: Directories, path: bytes, was: Signature, now: Si
     if was.described is None:
         return True
     try:
-        # (What had several names, and has one by now, is looked at without them.)
+        # An object with several names then and one now is compared without them.
         return is_described(was.described, now.described or described_at(directories.place(path)))
     except OSError:
         return False
@@ -251,9 +249,8 @@ def _find_relinked(
     later: Mapping[bytes, int],
     within: Set[bytes] | None,
 ) -> Iterator[tuple[Signature, Signature, Identity, Identity]]:
-    """Files that the step only took a name from, and that are other objects by now at the path where the records know
-    another name of theirs: as what they were left (`StepHead.others`) and what they are, the old object and the new
-    one.
+    """Files from which the step only took a name, and that are other objects by now at a path where the records have
+    another of their names: the result (`StepHead.others`), the present signature, the old object and the new one.
     """
     as_left = [one for one in sealed.head.others if one.check]
     if not as_left:
@@ -273,7 +270,7 @@ def _find_relinked(
             new = identity(place().dir_fd, place().name)
             if now is None or new == old:
                 continue
-            # (It has one name less than it was left with, and may get that back.)
+            # It has one name less than in the result, and may get that back.
             now = msgspec.structs.replace(now, names=now.names + 1, described=described_at(place()))
             now = with_hash(place, now)
         except OSError:
@@ -288,7 +285,7 @@ def _find_relinked(
 def _find_same_content(
     directories: Directories, path: bytes, now: Signature, noted: Collection[bytes]
 ) -> Identity | None:
-    """The object at the path, if it is a directory or has the content that was noted, and is left alone meanwhile."""
+    """The object at the path, if it is a directory or has a recorded content, and nothing writes to it meanwhile."""
     try:
         place = directories.place(path)
         if not stat.S_ISDIR(now.mode) and (not noted or content_at(place) not in noted):

@@ -1,7 +1,7 @@
-"""The end of a step: what it left is looked at, preimages are summed up, it is written, and reversed if it was denied.
+"""The end of a step: its results are examined, preimages are hashed, it is written, and reversed if it was denied.
 
-What cannot be done for want of room stays in the journal, and is done when there is some. No step is undone or redone
-before all that have ended are finished: what one of these left would be taken for an outsider's edit.
+Without enough disk space the rest stays in the journal until there is some. No step is undone or redone before all
+ended ones are finished: an unfinished one's results would count as an outsider's edit.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class StepFinisher:
     def __init__(self, log: UndoLog) -> None:
         self._log = log
         self._exits: dict[StepId, int | None] = {}
-        """Those of denied steps that came to their ends before all that they did was taken back."""
+        """Exit codes of denied steps that ended before all their changes were rolled back."""
         self._late: dict[StepId, Callable[[], StepHead | None]] = {}
-        """What is left to do of those that have ended."""
+        """The remaining work of steps that have ended."""
 
     def begin_finish(
         self, opened: OpenStep, exit_code: int | None, *, take_back: bool = False
     ) -> Callable[[], StepInfo | None]:
-        """Look at what a step that has ended left; the gate is held, so that no mutation comes between. Returns what
-        is left to do, without the gate.
+        """Examine the results of a step that has ended; the gate is held, so that no mutation comes between. Returns
+        the remaining work, which needs no gate.
         """
         ended_at = self._log.clock.now() * 1000
         is_step = False
@@ -69,7 +69,7 @@ class StepFinisher:
             self._log.beat()
             self._log.recorder.note(End(self._log.recorder.next_seq(), opened.id, exit_code, ended_at))
             is_step = drop_unchanged(self._log, opened) or bool(opened.transient) or opened.begin.kind == "explicit"
-            needless |= drop_transient(self._log, opened)  # (again after a failure: what is out is out)
+            needless |= drop_transient(self._log, opened)  # after a failure this repeats without harm
             opened.looked_at = self._log.recorder.seq
             self._log.beat()  # what the history records from now on comes after the step's end
             left = find_remains(self._log, opened)
@@ -81,10 +81,10 @@ class StepFinisher:
                     prepare()
             head = None
             if is_step and left is not None:
-                self._log.flush_foreign_edits()  # what was edited up to the look may be told of only now
+                self._log.flush_foreign_edits()  # edits up to the examination may be reported only now
                 left = exclude_foreign_edits(self._log, opened, left)
                 head = seal_step(self._log, opened, StepEnd("done", ended_at, exit_code), left=left)
-                for number in needless:  # (not before: killed until then, the step is finished by all of its records)
+                for number in needless:  # not before: until then, a kill makes all its records necessary
                     self._log.preimages.discard(number)
             with self._log.recorder.gate:
                 self._late.pop(opened.id, None)
@@ -103,7 +103,7 @@ class StepFinisher:
 
         def rest() -> StepInfo | None:
             try:
-                # (An undo that came first has finished it already.)
+                # An undo that came first has finished it already.
                 head = finish() if opened.id in self._late else self._log.heads.get(opened.id)
             except StorageError as error:
                 _LOG.warning("step %d cannot be finished yet: %s", opened.id, error.message, step_id=opened.id)
@@ -144,9 +144,9 @@ def roll_back(log: UndoLog, step: StepId) -> ReversalResult:
 
 
 def _drop_what_it_made(log: UndoLog, rolled_back: SealedStep) -> None:
-    """What the step made and another step removed or replaced meanwhile never was, now that the step is rolled back. So
-    undo of that other step does not bring it back, where it would be in the way of what was there before both. It is
-    put aside. Killed in between, or without room for that, the other step stays as it was.
+    """Remove objects from another step that this step made and the other one removed or replaced meanwhile: after the
+    rollback they never existed. Undo of the other step must not restore them in the place of earlier objects, so they
+    are put into quarantine. After a kill, or without room for that, the other step stays unchanged.
     """
     made = {record.identity for record in rolled_back.records if isinstance(record, Made)}
     linked = {(record.path, record.identity) for record in rolled_back.records if isinstance(record, Link)}
@@ -163,8 +163,8 @@ def _drop_what_it_made(log: UndoLog, rolled_back: SealedStep) -> None:
 def _drop_removals(
     log: UndoLog, sealed: SealedStep, made: Set[Identity], linked: Set[tuple[bytes, Identity]], maker: StepId
 ) -> None:
-    """Take out of a finished step that it removed ``linked`` names of what has others, or ``made`` objects that it had
-    nothing else to do with.
+    """Remove two kinds of records from a finished step: its removals of ``linked`` names of objects with other names,
+    and of ``made`` objects that it did not touch otherwise.
     """
     used = {record.identity for record in sealed.records if not isinstance(record, (Make, Remove))}
     records: list[Mutation] = []
@@ -184,7 +184,7 @@ def _drop_removals(
         if rest is not None:
             records.append(rest)
         number = log.take_moment()
-        # (Its preimage is needed until the step is written without it.)
+        # Its preimage is needed until the step is written without it.
         if is_made and log.quarantine.keep(number, lost.type, lost.keeping, lost.metadata, is_needed=True):
             _LOG.warning(
                 "%s was made by step %d, which is rolled back, and removed by step %d: it lies in %s",
@@ -205,6 +205,6 @@ def _drop_removals(
 
 
 def _has_others(log: UndoLog, keeping: Keeping) -> bool:
-    """Whether the object has another name than the one that is in the log for it, if there is one."""
+    """Whether the object has another name besides the log's."""
     there = log.preimages.metadata_of(keeping.number) if keeping.number else None
     return there is None or there.st_nlink > 1

@@ -1,7 +1,7 @@
-"""Which steps have to be reversed together with others, as they have to do with the same.
+"""The steps that must be reversed together because they touch the same paths or objects.
 
-A step cannot be reversed before what later ones did to the same paths or objects. Where two overlap in time that holds
-both ways: neither goes without the other.
+A step cannot be reversed before later ones that touched the same. For two steps that overlap in time this holds in both
+directions: neither can be reversed alone.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _EVER = float("inf")
 
 
 class Dependency(NamedTuple):
-    """A step that is in the way of another one."""
+    """A step that blocks another one."""
 
     step: StepId
     state: str
     path: bytes
-    """What both have to do with."""
+    """A path that both touch."""
 
 
 def dependencies(log: UndoLog, steps: Iterable[StepId], state: State | None = None) -> list[Dependency]:
-    """The steps that are in the way of finished ones, or of those that are in their way in turn.
+    """The steps that block the reversal of finished ones, directly or through other blocking steps.
 
-    The latter only through steps in the same state: one that is open, or done where undone ones are to be redone, has
-    to go by itself first. ``state`` is the one that they are to leave (None: that of the first): one that has left it
-    is there with what the system refused (`SealedStep.leaving`), as are the others. Raises as `UndoLog.read` does.
+    Indirectly only through steps in the same state: an open step, or a done one before a redo, must be reversed alone
+    first. ``state`` is the state to leave (None: that of the first); a step that has left it is included with the
+    records that the system refused (`SealedStep.leaving`), as are the others. Raises as `UndoLog.read`.
     """
 
     @cache
@@ -61,7 +61,7 @@ def dependencies(log: UndoLog, steps: Iterable[StepId], state: State | None = No
     found: dict[StepId, Dependency] = {}
     while chosen:
         head = msgspec.structs.replace(log.heads[chosen.pop()], state=state)
-        # (What ended before all that is looked at began is in no step's way, and there may be very much of it.)
+        # Steps that ended before all these began block none of them, and there may be very many.
         while waiting and _until(waiting[-1]) > head.first:
             other = waiting.pop()
             met.add(other, other.reach())
@@ -79,8 +79,8 @@ def dependencies(log: UndoLog, steps: Iterable[StepId], state: State | None = No
 
 
 def refuse_overlaps(log: UndoLog, steps: Sequence[StepId], state: State | None = None) -> None:
-    """Raise `RefusedError` if finished steps cannot be reversed together without others; ``state`` as `dependencies`
-    has it.
+    """Raise `RefusedError` if finished steps cannot be reversed together without others; ``state`` as in
+    `dependencies`.
     """
     state = state or log.heads[steps[0]].state
     found = dependencies(log, steps, state)
@@ -147,7 +147,7 @@ def _others(log: UndoLog, reach_of: Callable[[StepId, State], Footprint]) -> Ite
 
 
 def _until(other: _Other) -> float:
-    """What begins after that has nothing to do with it."""
+    """A step that begins after this number does not depend on it."""
     return max(other.last, other.acted)
 
 
@@ -158,14 +158,14 @@ def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Footprint:
 
 def _is_in_the_way(head: StepHead, other: _Other, acting_since: Callable[[], int]) -> bool:
     if other.state != "undone":
-        # (One that was redone acted later than it first did, and so may have come after one that began after it.)
+        # A redone step acted again later, and so may have come after a step that began after it.
         acted_again = head.state == other.state and other.acted > head.first and other.acted > acting_since()
-        # (What this one found, it found without the other.)
+        # This step found the tree without the other's changes.
         came_without = head.state == "undone" and other.was_undone_at(head.first)
         return other.last > head.first or acted_again or came_without
-    # What began before this one ended, and was undone after this one, or with it, has to be there again before this one
-    # can follow; unless this one came while it was undone. (Where it went on when this one was undone, it had nothing
-    # to do with the same by then.)
+    # A step that began before this one's end, and was undone after it or with it, must be redone before this one can
+    # be, unless this one ran while it was undone. If it was running when this one was undone, they had nothing in
+    # common by then.
     is_later = other.first < _end(head) < other.acted and acting_since() < other.acted
     went_on = not head.rolled_back and other.last > acting_since()
     return head.state == "undone" and is_later and not went_on and not other.was_undone_at(head.first)

@@ -43,11 +43,11 @@ _MAX_REPORTED = 1000
 
 
 def undo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> ReversalResult:
-    """Reverse finished steps, all of them or none. Mutations by others wait meanwhile.
+    """Reverse finished steps, all of them or none. Others' mutations wait meanwhile.
 
     Raises `NotFoundError`; `RefusedError` if a later step or another process has changed the same since, the system
-    does not let something be changed, or a step is not protected (``force`` goes ahead: whatever is lost can be had
-    back by redo); `IntegrityError` if a preimage is missing or damaged.
+    refuses a change, or a step is not protected (``force`` goes ahead, and redo restores what it overwrites);
+    `IntegrityError` if a preimage is missing or damaged.
     """
     return _change(log, list(steps), "done", force=force)
 
@@ -61,9 +61,9 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: State, *, force: bool)
     with log.recorder.gate:
         for finished in finish_failed(log):
             if set(finished.steps) == set(steps) and all(log.heads[step].state != state for step in steps):
-                return finished  # what was asked for again
+                return finished  # the same request again
         settle_late_writes(log)
-        log.directories.close()  # (what a change before this one has opened may lie elsewhere by now)
+        log.directories.close()  # directories that an earlier change opened may have moved since
         sealed = _recognised(log, _read(log, steps, state))
         if not force:
             _refuse(log, sealed)
@@ -91,7 +91,7 @@ def foresee(log: UndoLog, steps: Iterable[StepId], *, forward: bool) -> None:
 
 
 def _read(log: UndoLog, steps: Iterable[StepId], state: State) -> list[SealedStep]:
-    """What brings the steps out of the state: of one that has left it, what the system had refused."""
+    """The records by which the steps leave the state; for a step that has left it, those that the system refused."""
     sealed: list[SealedStep] = []
     for step in steps:
         one = log.read(step)
@@ -102,8 +102,8 @@ def _read(log: UndoLog, steps: Iterable[StepId], state: State) -> list[SealedSte
 
 
 def _recognised(log: UndoLog, sealed: Sequence[SealedStep], *, keep: bool = True) -> list[SealedStep]:
-    """The same, by what is there now: as `adopt_matching` does, and where something was refused, by what the system
-    lets be changed again.
+    """The steps by the present objects: as in `adopt_matching`, and for refused records, by whether the system permits
+    the change now.
     """
     again = [one for one in sealed if log.heads[one.head.id].state != one.head.state]
     found = adopt_matching(log, sealed, keep=keep and not again)
@@ -128,9 +128,7 @@ def _refuse(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
 
 
 def _refuse_unreversed(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
-    """What could not be changed when the steps came to where they are stayed, and no record tells of it any more, where
-    an earlier version has done that.
-    """
+    """Refuse a step of an earlier version that kept objects which could not be changed, without a record of them."""
     stayed = {
         met.path
         for one in sealed
@@ -149,7 +147,7 @@ def _refuse_unreversed(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
 
 
 def _note_what_is_crossed(log: UndoLog, sealed: Sequence[SealedStep]) -> list[SealedStep]:
-    """What others have changed is overwritten, and is back if the reversal is reversed: then it is theirs again."""
+    """Record others' changes that are overwritten: they return, as others', when the reversal is reversed."""
     lost = {path for path, _ in changed_paths(log, sealed)}
     noted: list[SealedStep] = []
     for one in sealed:
@@ -181,10 +179,10 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[SealedStep], lost: Set[bytes
 
     def is_back(own: Mapping[bytes, Signature | None], path: bytes, is_found: bool) -> bool:
         if is_found:
-            # That step may have been undone: what it gave back is the edit.
+            # That step may have been undone: then its restored object has the edit.
             return path not in own or is_as_left(log.directories, path, own[path])
         if is_unknown(own.get(path)):
-            # No step came upon the edit, as nothing was known of the path: one that gave it back does not vouch for it.
+            # No step found the edit, as the path was unknown: a step that restored it does not prove the content.
             return False
         if path in left:
             return path not in lost
@@ -215,8 +213,8 @@ def _crossed_barrier(log: UndoLog, one: SealedStep, is_back: Callable[[bytes, bo
 
 
 def _edited_since(log: UndoLog, one: SealedStep) -> Iterator[Identity]:
-    """What the step wrote to, described or made, and outsiders edited after that, by whatever name, if it is not as the
-    step left it. (Whatever later steps left there, or gave back, has the edit in it.)
+    """Objects that the step wrote to, changed or made, and outsiders edited after that, by any name, unless they are as
+    the step left them. Later steps' results, or restored objects, contain the edit.
     """
     objects = log.barriers.edited_objects(_since(one))
     now, own = log.recorder.aliases.now, dict(one.head.left)
@@ -227,7 +225,7 @@ def _edited_since(log: UndoLog, one: SealedStep) -> Iterator[Identity]:
     for path, object_ in objects_by_path(one.records).items() if objects else ():
         if object_ is None or object_ not in began or now(object_) not in objects:
             continue
-        # (Where a step beside it had moved it by its end, nothing is said of the path.)
+        # A concurrent step may have moved it by the step's end, so the path has no result.
         was = own.get(path)
         is_untouched = was is not None and is_as_left(log.directories, path, was)
         if not is_untouched and now(object_) in log.barriers.edited_objects(began[object_]):
@@ -235,8 +233,8 @@ def _edited_since(log: UndoLog, one: SealedStep) -> Iterator[Identity]:
 
 
 def _changed_outside(paths: str, since: str) -> str:
-    """The message if a restore or an undo was the last to change what steps had left: it may have taken an edit back,
-    or brought one again, so it is not to blame.
+    """The message if a restore or an undo was the last to change steps' results: it may have reversed an edit, or
+    restored one, so it is not the cause.
     """
     return f"{paths} {'have' if ', ' in paths else 'has'} changed since {since}, outside of any step"
 
@@ -274,7 +272,7 @@ def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequ
     state, steps = sealed[0].head.state, named_steps(one.head.id for one in sealed)
     unknown = {at: (head, path) for head, path, now in _unknown(log, sealed) for at in (now, path)}
     unsaid = [path for path in lost if path in unknown]
-    # (What the system refused is compared with what there was then: it did not stay so.)
+    # Refused records are compared with the state at the refusal, which has changed.
     stopped = [one.head for one in sealed if not one.head.refused]
     conflicts = {met.path for head in stopped for met in head.conflicts}
     stayed = [path for path in lost if path in conflicts]
@@ -301,8 +299,8 @@ def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequ
 
 
 def _rolled_back_since(log: UndoLog, sealed: Sequence[SealedStep]) -> StepId | None:
-    """A step that went on beside these and was rolled back after they began (an undo of it would have been refused), or
-    could not be rolled back whole: what it took away with it is in no record any more.
+    """A step that ran beside these and was rolled back after they began (an undo of it would have been refused), or was
+    rolled back only in part: no record has the objects that it removed.
     """
     since = min(_since(one) for one in sealed)
     until = max(max(one.head.last, one.head.looked_at) for one in sealed)
@@ -315,7 +313,7 @@ def _rolled_back_since(log: UndoLog, sealed: Sequence[SealedStep]) -> StepId | N
 
 
 def _unknown(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[tuple[StepHead, bytes, bytes]]:
-    """What the steps left and may still be written to: the step, the path, and where it is by now."""
+    """Results that may still be written to: the step, the path, and the present path."""
     for one in sealed:
         for path, left in one.head.left:
             if left is not None and is_unknown(left):
@@ -334,9 +332,9 @@ def _why_unknown(log: UndoLog, head: StepHead, path: bytes) -> str:
 
 
 def _refuse_writers(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
-    """What is written through a descriptor that a step opened belongs to it, and would go on after its undo."""
+    """Refuse to undo a step that opened descriptors which are still written to: writing would go on after the undo."""
     written = {record.path for one in sealed for record in one.records if isinstance(record, Content)}
-    # (What one of these left may be what another one, that was denied, still writes to.)
+    # A result of one of these may be what a denied step still writes to.
     waiting = {was.key for each in log.unsettled.values() for was in each.values()}
     written |= {path for one in sealed for path, left in one.head.left if left and left.key in waiting}
     written |= {now for _, _, now in _unknown(log, sealed)}
@@ -357,8 +355,8 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
 
 
 def _lost_and_written(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[bytes]:
-    """The names that one of the steps took from what one of them had written to, where a process still has that open
-    for writing: it lives on by another name, or lies in the log.
+    """The names that one of the steps took from an object that one of them had written to, while a process still has it
+    open for writing: it lives on under another name, or is in the log.
     """
     keys = {key for one in sealed for key in log.unsettled_others.get(one.head.id, ())}
     if not keys:

@@ -1,6 +1,6 @@
-"""What the system does not let this user change, found before a reversal changes anything.
+"""Changes that the system does not permit this user, found before a reversal changes anything.
 
-The reversal would leave it as it is, and it could not be reversed any more once the rest is.
+The reversal would skip them, and they could no longer be reversed after the rest.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _MAX_REPORTED = 1000
 
 
 def refuse_obstacles(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
-    """Raise `RefusedError` (``unwritable``) with the paths that a reversal of the steps has to change and cannot, the
-    cause of each, and what lifts it.
+    """Raise `RefusedError` (``unwritable``) with the paths that a reversal of the steps must change and cannot, each
+    with its cause and remedy.
 
-    What is not seen here (a sticky directory, a rule of a security module) is left as it is by the reversal.
+    Obstacles that are not found here (a sticky directory, a rule of a security module) are skipped by the reversal.
     """
     found = dict(_obstacles(log, sealed))
     if not found:
@@ -58,7 +58,7 @@ def refuse_obstacles(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
 
 
 def _obstacles(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[tuple[bytes, str]]:
-    """The paths that cannot be changed, and why; directories whose entries cannot be, too."""
+    """The paths that cannot be changed, with the reasons, including directories whose entries cannot be changed."""
     records, now = ordered_records(sealed), log.recorder.aliases.now
     root = log.directories.directory(b"")
     described = {now(record.identity) for record in records if isinstance(record, Meta)}
@@ -75,19 +75,18 @@ def _obstacles(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[tuple[byt
         try:
             place = place_at(log.directories, path)
             if object_ is not None and not has_entries and now(object_) not in others:
-                # (Only its name changes: whether the directory may be written to is asked of that. There may be very
-                # many such.)
+                # Only its name changes, so the directory's permissions decide. There may be very many of these.
                 if syscalls.protection(place.name, place.dir_fd) and (cause := cause_at(root, path)) is not None:
                     yield path, cause
                 continue
             fd = os.open(place.name, OBJECT, dir_fd=place.dir_fd)
         except OSError:
-            continue  # it is not there, and that is judged elsewhere
+            continue  # missing files are checked at another place
         try:
             there = identity(fd, b"")
             if object_ is not None and there != now(object_):
                 continue
-            # (What the user has closed to themselves, or a step has, is opened for the reversal.)
+            # A reversal opens directories that the user or a step has closed to their owner.
             is_closed = os.fstat(fd).st_uid != os.geteuid() and there not in described
             cause = cause_at(root, path or b".", has_entries=has_entries and is_closed)
             if cause is None and there in brought and syscalls.mount_id(fd) != syscalls.mount_id(place.dir_fd):
@@ -112,7 +111,7 @@ def _brought_directories(records: Sequence[Mutation]) -> Iterator[Identity]:
 
 
 def _opening_cause(fd: int, is_closed: bool) -> str | None:
-    """Why the file cannot be opened for writing; None if it can, or a lease on it is all that is in the way."""
+    """Why the file cannot be opened for writing; None if it can, or only a lease prevents it."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return None
     try:

@@ -1,13 +1,13 @@
-"""What a face writes: whole files, through the interceptor, as commands do.
+"""Writing whole files for interfaces, through the interceptor, like commands.
 
-No link is followed on the way or at the end (I7). A file that is there is written in place, so that its other names,
-its owner and its permissions stay; a new one, and each directory that is missing above it, takes owner and
-permissions from the directory that it is made in: what is private stays so.
+No link is followed, neither in the path nor at its end (I7). An existing file is written in place, so that its other
+names, owner and permissions stay. A new one, and each missing parent directory, gets owner and permissions from its
+directory, so private directories stay private.
 
-Others may change the same file. Keeping a large one takes a while, and what they write to it meanwhile would be neither
-in what was kept nor in what is written: so the file is looked at before, and again directly before it is cut. From then
-on, a process that opens it waits until it is whole again, if the kernel grants a write lease. Without one, a process
-that had it open before and writes in that moment may lose what it writes.
+Others may change the same file. Taking the preimage of a large one takes time, and a concurrent write would be in
+neither the preimage nor the new content. So the file is compared before that and again directly before the truncation.
+From then on, a process that opens it waits until it is complete, if the kernel grants a write lease. Without one, a
+process that had it open before may lose a write in that moment.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 ABSENT = b""
-"""What is expected where there must be no file."""
+"""Expected where there must be no file."""
 
 
 class FileInterceptor(Protocol):
-    """What of an `Interceptor` is needed here."""
+    """The part of an `Interceptor` that is needed here."""
 
     def create(self, step: StepId, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
         """See `Interceptor.create`."""
@@ -70,12 +70,11 @@ def write_file(
     content: int,
     expected: bytes | None,
 ) -> None:
-    """Make the file ``path`` hold what the descriptor ``content``, of a regular file, does.
+    """Write the content of the descriptor ``content``, of a regular file, to the file ``path``.
 
-    ``expected`` is the hash of what must be there now, `ABSENT` for nothing; None if anything may be. Raises
-    `RefusedError` (code ``changed``) if that is not so, `HeldError` if a person has to be asked first: then calling it
-    again goes on; `EscapeError`, also for what is ``own``; `StorageError`. What was done before an error is recorded in
-    the step.
+    ``expected`` is the hash of the present content, `ABSENT` for no file; None for any. Raises `RefusedError` (code
+    ``changed``) if it differs; `HeldError` if a person must be asked first, then call it again; `EscapeError`, also for
+    paths in ``own``; `StorageError`. Changes before an error are recorded in the step.
     """
     check_path(path)
     try:
@@ -175,7 +174,7 @@ def _rewrite(
 
 
 def _look(place: Place, held: int) -> tuple[int, int, int] | None:
-    """What changes with the content of the file ``held``; None if it is at its place no more."""
+    """Values that change with the content of the file ``held``; None if it is no longer at its place."""
     found, named = os.fstat(held), _lstat(place)
     if named is None or not os.path.samestat(found, named):
         return None

@@ -1,8 +1,8 @@
-"""The port of undo (`holdfast.undo.service`) on a log that this process keeps, and what its keeper does beside it.
+"""The port of undo (`holdfast.undo.service`) on a log in this process, and the additional work of its keeper.
 
 The process that feeds the interceptor opens and closes steps here, asks `LocalUndoService.explicit_step` and
-`LocalUndoService.ambient_step` where a mutation belongs that is no command's, calls `LocalUndoService.tick` a few times
-a second, and keeps operations back while `LocalUndoService.is_quiet`.
+`LocalUndoService.ambient_step` for the step of mutations outside of commands, calls `LocalUndoService.tick` a few times
+a second, and delays operations while `LocalUndoService.is_quiet`.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class LocalUndoService:
         ambient_quiet: float = AMBIENT_QUIET,
         unfinished: Sequence[StepId] = (),
     ) -> None:
-        """``safeguards`` are those that ``log`` was opened with. ``intercepts``: mutations by others come through.
-        ``own`` are directories in which `write` writes nothing, as in the log's. ``unfinished``: for one that
-        only looks, the steps whose reversal was cut short and is left so.
+        """``safeguards`` are those that ``log`` was opened with. ``intercepts``: others' mutations pass through.
+        ``own`` are directories in which `write` writes nothing, like the log's. ``unfinished``: for a read-only
+        service, the steps whose interrupted reversal stays unfinished.
         """
         self.unfinished = unfinished
         self._undo_log = log
@@ -98,8 +98,8 @@ class LocalUndoService:
         self._explicit: dict[str, StepId] = {}
         """The explicit steps that are open, by the run of which a process has opened it; "" for a process outside."""
         self._denied: dict[StepId, StepInfo] = {}
-        """Those of runs' own processes that were denied: they are shown as open, and all that would belong to them
-        fails, until they are closed or the run's next one is opened.
+        """Denied steps of runs' own processes: they are shown as open, and all their mutations fail, until they are
+        closed or the run opens its next one.
         """
         self._quiets = 0
         self._finisher = StepFinisher(log)
@@ -110,15 +110,15 @@ class LocalUndoService:
         """The explicit step that is open and takes in what ``run`` changes: its own, else that of a process outside,
         which takes in everything.
         """
-        # (Nearly always, none is open.)
+        # Usually none is open.
         return self._explicit.get(run, self._explicit.get("")) if self._explicit else None
 
     def explicit_steps(self, run: str | None) -> Sequence[StepId]:
-        """Those that are open: the one that ``run`` itself has opened, or all of them (None)."""
+        """The open explicit steps: the one that ``run`` itself has opened, or all of them (None)."""
         return [step for owner, step in self._explicit.items() if run is None or owner == run]
 
     def guard(self, thresholds: Thresholds, runs: Iterable[str] = ()) -> None:
-        """Change when a person is asked, while these runs are there. Raises `StorageError`."""
+        """Change the limits beyond which a person is asked, while these runs exist. Raises `StorageError`."""
         with self._recorder.gate:
             self._safeguards.thresholds = thresholds
             self._safeguards.keep(runs if thresholds.asks else ())
@@ -130,7 +130,7 @@ class LocalUndoService:
             self._safeguards.begin(run)
 
     def run_ending(self, run: str) -> RunEnding:
-        """What a run is told that has ended, once its steps are finished."""
+        """The report for an ended run, when its steps are finished."""
         with self._recorder.gate:
             return RunEnding(
                 unanswered=self._safeguards.unanswered(run), forgotten=self._undo_log.forgotten_steps.pop(run, 0)
@@ -142,8 +142,8 @@ class LocalUndoService:
             return self._safeguards.was_refused(step)
 
     def lapse(self, ticket: int) -> None:
-        """What is held cannot be held any longer, and fails: its step is taken back, as where it is denied, and the
-        ticket waits on alone (`holdfast.undo.safeguards.tickets`).
+        """A held operation cannot wait any longer, and fails: its step is rolled back as after a denial, and the ticket
+        waits on alone (`holdfast.undo.safeguards.tickets`).
         """
         with self._recorder.gate:
             step = self._safeguards.lapse(ticket)
@@ -167,7 +167,7 @@ class LocalUndoService:
     ) -> StepId:
         """Open a step. Raises `StorageError`."""
         with self._recorder.gate:
-            self._undo_log.flush_foreign_edits()  # what was edited up to now came before it
+            self._undo_log.flush_foreign_edits()  # edits until now came before it
             step = self._undo_log.new_id(ambient=kind == "ambient")
             self._recorder.begin(step, kind, run=run, command=command, directory=directory, parent=parent)
             self._undo_log.beat()  # what the history records from now on comes after the step's beginning
@@ -181,7 +181,7 @@ class LocalUndoService:
             return self._ambient_id
 
     def close(self, step: StepId, exit_code: int | None = None) -> StepInfo | None:
-        """Close a step; one that is held is taken back. None if it changed nothing (then nothing is left of it), or was
+        """Close a step; a held one is rolled back. None if it changed nothing (then nothing of it remains), or was
         denied.
 
         Raises `NotFoundError` if it is not open. If the log cannot be written the step stays in the journal, and is
@@ -193,10 +193,10 @@ class LocalUndoService:
     def begin_close(
         self, step: StepId, exit_code: int | None = None, *, take_back: bool = False
     ) -> Callable[[], StepInfo | None] | None:
-        """`close`, in two parts: what has to see the tree before another change is done at once.
+        """`close` in two parts: the part that must see the tree before another change is done at once.
 
-        The rest (preimages are summed up, the step is written, and with ``take_back`` reversed) is what is returned,
-        for another thread; it takes long if the step is large. None if there is nothing more to do.
+        The rest (hashing preimages, writing the step, and with ``take_back`` reversing it) is returned, for another
+        thread; for a large step it takes long. None if there is no more to do.
         """
         with self._recorder.gate:
             if self._recorder.lift_denial(step):
@@ -205,7 +205,7 @@ class LocalUndoService:
             opened = self._end(step)
             take_back = take_back or bool(opened.held)
             if opened.held and opened.begin.kind == "explicit":
-                # Its run is over: what is left of that, and has changed something in it, must not go on in another.
+                # Its run is over: processes that made changes in it must not continue in another step.
                 self._recorder.deny(step)
                 self._recorder.deny(step, is_back=True)
             if not opened.records:
@@ -228,9 +228,9 @@ class LocalUndoService:
                     self._undo_log.beat()
 
     def tick(self) -> None:
-        """Do what is due: the sign of life, tickets that were not answered, an ambient step that has become quiet.
+        """Do periodic work: the heartbeat, tickets whose time is over, an ambient step that has become quiet.
 
-        To be called a few times a second while a step is open or a ticket waits.
+        Call it a few times a second while a step is open or a ticket waits.
         """
         self.beat()
         with self._recorder.gate:
@@ -256,10 +256,11 @@ class LocalUndoService:
     def record_foreign_edit(
         self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True, objects: Iterable[Identity] = ()
     ) -> None:
-        """Another process changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
+        """Another process changed ``paths`` (the root's: any path). Ignored while `is_quiet`, when changes are
+        Holdfast's own.
 
-        ``blocks`` is false with the policy ``warn``. ``objects`` are those that were written to or described, as far as
-        that is known: they may have other names. Raises `StorageError`.
+        ``blocks`` is false with the policy ``warn``. ``objects`` are those that were written to or whose metadata
+        changed, as far as known: they may have other names. Raises `StorageError`.
         """
         if not self.is_quiet:
             self._undo_log.record_foreign_edit(paths, who, blocks=blocks, objects=objects)
@@ -269,7 +270,7 @@ class LocalUndoService:
     def steps(self) -> Sequence[StepInfo]:
         """See `UndoService.steps`."""
         with suppress(StorageError):
-            self._finisher.catch_up()  # one that has ended is neither open nor in the log until it is finished
+            self._finisher.catch_up()  # an ended step is neither open nor in the log until it is finished
         with self._recorder.gate:
             found = [step for step in all_steps(self._undo_log) if step.id not in self._denied]
             for denied in self._denied.values():
@@ -284,7 +285,7 @@ class LocalUndoService:
             sealed = self._undo_log.read(step)
         is_undone = sealed.head.state == "undone"
         found = path_changes(sealed.records, backward=is_undone)
-        if sealed.head.refused:  # (the rest of what the step did)
+        if sealed.head.refused:  # the other changes of the step
             found += [one for one in path_changes(sealed.head.refused, backward=not is_undone) if one not in found]
         return found
 
@@ -455,7 +456,7 @@ class LocalUndoService:
             if failed is not None:
                 with self._recorder.gate:
                     if info is not None and not self._undo_log.heads[step].conflicts:
-                        self._undo_log.remove(step)  # nothing of it is left, and nothing to bring forward
+                        self._undo_log.remove(step)  # it has no changes left, and nothing to redo
                 raise failed
             return info if is_own else self._info_of_open_step(step)
 
@@ -611,7 +612,7 @@ class LocalUndoService:
         with self._recorder.gate:
             head = self._undo_log.heads[step]
             if head.run and not head.paths:
-                self._undo_log.remove(step)  # as with a command: what changed nothing is no step
+                self._undo_log.remove(step)  # as for a command: no changes, no step
             return head
 
     def _reverse(self, change: Callable[..., ReversalResult], steps: Sequence[StepId], *, force: bool) -> UndoReport:

@@ -1,1 +1,1 @@
-"""Each mutation of a step is recorded before it happens, and what it would lose is kept."""
+"""Records each mutation of a step before it happens, with its preimage."""

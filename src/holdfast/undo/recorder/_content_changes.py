@@ -1,4 +1,4 @@
-"""What files hold, kept before it is written to: once for each object and step (I2)."""
+"""Preimages of files' content, taken before the first write: once for each object and step (I2)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REST = 20_000_000
 
 
 class ContentChanges:
-    """The part of a `Recorder` that has to do with objects, whatever they are called."""
+    """The part of a `Recorder` for objects, independent of their names."""
 
     def __init__(self, recorder: Recorder, preimages: Preimages, clock: Clock) -> None:
         self._recorder = recorder
@@ -75,8 +75,8 @@ class ContentChanges:
         return stat.S_ISREG(found.st_mode) and found.st_nlink > 0 and self._preimages.number_of(fd) is None
 
     def _ask(self, step: StepId, place: Place, fd: int, object_: Identity, risk: Risk) -> None:
-        """Whether what a file holds may be at this risk. (It may be kept already, as for a process that has appended to
-        it.)
+        """Ask whether a file's content may be at this risk. Its preimage may exist already, as for a process that has
+        appended.
         """
         with self._recorder.gate:
             opened, found = self._recorder.enter_step(step), os.fstat(fd)
@@ -107,7 +107,7 @@ class ContentChanges:
                         return False
                     number = None if is_at(place, found) else self._preimages.number_of(fd)
                     if number is not None:
-                        # A process still knows it by a descriptor. What it writes is not in the tree.
+                        # A process may still have a descriptor of it; its writes are not in the tree.
                         opened.note_copied(self._preimages.break_off(number))
                         if found.st_nlink == 1:
                             return False
@@ -187,7 +187,7 @@ class ContentChanges:
             found = os.fstat(fd)
             number = self._preimages.number_of(fd)
             if number is None:
-                # (Only a question: also who waits for a person, or was denied, may have it answered.)
+                # Only a query: it is answered even for a step that waits for a person or was denied.
                 return not found.st_nlink or self._recorder.has_created(step, identity(fd, b""))
             opened = self._recorder.enter_step(step)
             if not stat.S_ISDIR(found.st_mode) and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
@@ -233,10 +233,10 @@ class ContentChanges:
 
 
 def _metadata_of(fd: int, found: os.stat_result, opened: OpenStep) -> Metadata:
-    """Everything but the extended attributes, if their owner may not read them as the mode is now.
+    """Everything but the extended attributes, if their owner may not read them with the present mode.
 
-    To change them takes the mode to be changed first, where that is not to be written to either; and a reversal sets
-    none that it cannot read. Then they are asked for again.
+    Changing them requires a change of the mode first, if it is not writable either, and a reversal sets none that it
+    cannot read. Then they are read again.
     """
     try:
         return read_metadata(fd, found)

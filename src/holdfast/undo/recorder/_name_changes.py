@@ -1,4 +1,4 @@
-"""The names in the tree: made, removed and moved, with what was there kept, and journalled before it happens."""
+"""Changes of names in the tree: creation, removal and renaming, journalled before they happen, with preimages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 _log = Log(__name__)
 
 _DELETED = b" (deleted)"
-"""What the kernel says of a name that is gone."""
+"""The kernel's suffix of a deleted name."""
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _CANNOT_RENAME = LACKS_FLAGS | {errno.EXDEV, errno.EACCES}
 _CANNOT_LINK = frozenset({errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP})
@@ -80,7 +80,7 @@ class NameChanges:
             return result
 
     def note_made(self, step: StepId, make: Make, place: Place) -> None:
-        """What is at the place is what the step was about to make."""
+        """The object at the place is the one that the step was about to make."""
         with self._recorder.gate:
             opened = self._recorder.enter_step(step)
             made = identity(place.dir_fd, place.name)
@@ -92,7 +92,7 @@ class NameChanges:
             try:
                 self._recorder.note(record)
             except StorageError as error:
-                # It is there by now. Only if this process is killed it is not known who made it.
+                # It exists by now. Only after a kill of this process its maker is unknown.
                 _log.warning("%s", error.message)
 
     def link(self, step: StepId, source_fd: int, place: Place, perform: Callable[[], T]) -> T:
@@ -108,7 +108,7 @@ class NameChanges:
                 result = perform()  # as in `create`
                 self._recorder.append(opened, record)
                 return result
-            # (It is come upon where it is: what a step has left at the place has nothing to do with it.)
+            # The object itself is compared: a step's result at this place is another object.
             is_known = self._recorder.last_state.last_signature(self._recorder.last_state.key(found)) is not None
             if source or (is_known and not self._is_gone(source_fd, found)):
                 with _opened_place(source_fd, source or place.path) as met:
@@ -127,7 +127,7 @@ class NameChanges:
         other: bytes = b"",
     ) -> None:
         """See `Interceptor.unlink`. ``other`` is another name of the same object, by which the name can be made again:
-        for a reversal that takes a link back, and must not leave a name in the log that was not there before.
+        for a reversal of a link, which must not leave a new name in the log.
         """
         with self._recorder.gate:
             opened = self._recorder.enter_step(step)
@@ -154,7 +154,7 @@ class NameChanges:
         with self._recorder.gate:
             opened = self._recorder.enter_step(step)
             found = lstat(place)
-            # A rename would take away what is not empty as well.
+            # A rename would remove a directory with entries as well.
             empty = stat.S_ISDIR(found.st_mode) and is_empty_at(place)
             if empty is False:
                 perform()  # which is an error, and the system knows which
@@ -211,15 +211,15 @@ class NameChanges:
     # The rest ---------------------------------------------------------------------------------------------------
 
     def _share(self, opened: OpenStep, object_: Identity, seq: int) -> None:
-        """What the step keeps as ``seq`` lives on by another name, also for the steps that have it recorded: what they
-        do to it by that name later, no record of theirs tells of.
+        """The object with the preimage ``seq`` lives on by another name, also for other steps that have recorded it:
+        their later changes by that name are in no record of theirs.
         """
         for step in self._recorder.open_steps:
             if step is opened or object_ in step.created or object_ in step.captured or object_ in step.described:
                 step.shared.append(seq)
 
     def _is_gone(self, fd: int, found: os.stat_result) -> bool:
-        """Whether it has no name but in the log. (The one that came or went there has set the ctime.)"""
+        """Whether its only names are in the log. The ctime shows names that came or went there."""
         return not found.st_nlink or (found.st_nlink == 1 and self._preimages.number_of(fd) is not None)
 
     def _remove(
@@ -238,8 +238,8 @@ class NameChanges:
             self._recorder.record_own_removal(opened, place, found)
         self._recorder.touch_parent(opened, place)
         seq = self._recorder.take_number()
-        # (A directory is kept in any case: things may have been moved through it. Other names of what the step made are
-        # in its records, and go with them.)
+        # A directory is always kept: objects may have been moved through it. Other names of a file that the step made
+        # are in its records, and are removed with them.
         if object_ in opened.created and not stat.S_ISDIR(found.st_mode):
             self._recorder.perform(opened, _removal(seq, opened.id, place, found, object_, NOT_KEPT), perform)
             return
@@ -299,7 +299,7 @@ class NameChanges:
             self._recorder.perform(opened, record, perform)
         if kind == "d" or (victim is not None and stat.S_ISDIR(victim.st_mode)):
             self._recorder.note_arrangement()
-            for step in self._recorder.open_steps:  # (each of them finds another directory at the path from here on)
+            for step in self._recorder.open_steps:  # each of them finds another directory at the path from here on
                 for path in [*step.touched]:
                     if under(path, source.path) or under(path, target.path):
                         step.touched.discard(path)
@@ -345,13 +345,13 @@ class NameChanges:
         own()
         self._preimages.move_in(place.dir_fd, place.name, seq)
         if not self._preimages.is_empty(seq):
-            # Another process was quicker: what it made must not end in the log.
+            # Another process was quicker: its new entry must not end in the log.
             self._preimages.put_back(seq, place.dir_fd, place.name)
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
 
     @contextmanager
     def _discarding(self, keeping: Keeping) -> Generator[None]:
-        """If what is done inside fails, what was kept for it is not needed."""
+        """If the block fails, the preimage taken for it is not needed."""
         try:
             yield
         except OSError:
@@ -360,7 +360,7 @@ class NameChanges:
             raise
 
     def _keep(self, opened: OpenStep, place: Place, found: os.stat_result, seq: int) -> tuple[Keeping, Metadata]:
-        """Keep what is going to lose its name without moving it."""
+        """Take the preimage of an object that is about to lose its name, without moving it."""
         fd = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
         try:
             if stat.S_ISDIR(found.st_mode):
@@ -391,15 +391,16 @@ class NameChanges:
 def _removal(
     seq: int, step: StepId, place: Place, found: os.stat_result, object_: Identity, keeping: Keeping
 ) -> Remove:
-    # The object itself is kept or was never needed, and with it whatever else there is to say of it.
+    # The object itself is kept or was never needed, so its other metadata is not recorded.
     return Remove(seq, step, place.path, file_type(found.st_mode), object_, keeping, _metadata(found))
 
 
 @contextmanager
 def _opened_place(fd: int, path: bytes) -> Generator[Place]:
-    """The place of what ``fd`` was opened as, known as ``path``; one without a directory if that cannot be opened.
+    """The place of the object that ``fd`` was opened as, known as ``path``; without a directory if that cannot be
+    opened.
 
-    The directory tells whether a step had left something in this one or in another that had its path then.
+    The directory decides whether a step's result was here or in another directory that had its path then.
     """
     try:
         above, _, name = os.fsencode(os.readlink(proc_path(fd))).rpartition(b"/")

@@ -1,7 +1,7 @@
-"""What the steps left last, so that a step that comes upon something else knows that others have changed it.
+"""The last results of steps, so that a step that finds another state knows that others have changed it.
 
-An undo of that step gives back what it came upon, and that must not be taken for what an earlier step left. So it is
-told of at the first touch, as a barrier (`holdfast.undo.journal.barriers`).
+An undo of that step restores the state that it found, which must not count as an earlier step's result. So the edit is
+recorded at the first touch, as a barrier (`holdfast.undo.journal.barriers`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class LastState:
     """See the module. For one thread at a time: the recorder's gate is held."""
 
     def __init__(self, device: int, native: Log | None = None) -> None:
-        """``device`` is that of the workspace's root. ``native`` is told by what time an object of the root's file
-        system was left, and at which paths anything was.
+        """``device`` is that of the workspace's root. ``native`` receives the times of results on the root's file
+        system, and the paths of all results.
         """
         self._device = device
         self._objects: dict[ObjectKey, tuple[bytes, Signature]] = (
@@ -43,12 +43,12 @@ class LastState:
             {} if native is None else _Told(lambda path, left: _tell_place(native, path, left))
         )
         self._reported: set[ObjectKey] = set()
-        """Objects of which it was told that they are not as they were left at the path where they were."""
+        """Objects that were reported as different from the result at their path."""
         self._restored: dict[bytes, Signature | None] = {}
-        """What a checkpoint has brought to a path since a step left something there."""
+        """Objects that a checkpoint has restored to a path since a step left a result there."""
 
     def key(self, found: os.stat_result) -> ObjectKey:
-        """The `Signature.key` of what was found."""
+        """The `Signature.key` of the found object."""
         device = found.st_dev
         return 0 if device == self._device else device, found.st_ino
 
@@ -69,14 +69,14 @@ class LastState:
                 self._reported.discard(found.key)
 
     def forget(self, left: Iterable[tuple[bytes, Signature]]) -> None:
-        """Supervised processes go on writing to these: nothing says how they are to be found."""
+        """Supervised processes keep writing to these: their later state is unknown."""
         linked: set[ObjectKey] = set()
         for path, found in left:
             self._places.pop(path, None)
             self._objects.pop(found.key, None)
             if found.names > 1:
                 linked.add(found.key)
-        self.forget_objects(linked)  # (they may have been left by their other names)
+        self.forget_objects(linked)  # they may be results under other names
 
     def forget_objects(self, keys: Iterable[ObjectKey]) -> None:
         """`forget`, of what lives on by other names."""
@@ -89,12 +89,12 @@ class LastState:
             del self._places[path]
 
     def forget_places(self, paths: Iterable[bytes]) -> None:
-        """A step has taken away what was left at these paths."""
+        """A step has removed the results at these paths."""
         for path in paths:
             self._places.pop(path, None)
 
     def add_hashes(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
-        """The hashes of some of what was noted have become known."""
+        """Add the hashes of some of the results."""
         for path, found in left:
             if found is not None and found.check:
                 known = self._objects.get(found.key)
@@ -115,7 +115,7 @@ class LastState:
                 del self._objects[left.key]  # it is gone: its inode number may come again
 
     def is_restored(self, place: Place, found: os.stat_result | None) -> bool:
-        """Whether what is found there is what Holdfast itself has brought there."""
+        """Whether Holdfast itself has restored the object there."""
         if place.path not in self._restored:
             return False
         now = self._restored[place.path]
@@ -138,10 +138,10 @@ class LastState:
         return None if known is None else known[1]
 
     def foreign_paths(self, place: Place, found: os.stat_result | None, fd: int = -1) -> tuple[bytes, ...]:
-        """If what is found at a place (open as ``fd``, if that is given), or that nothing is, is not as a step left it:
-        the paths that are concerned.
+        """The concerned paths, if the object at a place (open as ``fd``, if given), or its absence, differs from a
+        step's result.
 
-        The same object is known wherever it is, what took its place only in the same directory.
+        The same object is recognised at every place, a replacement only in the same directory.
         """
         if found is not None and (known := self._objects.get(self.key(found))) is not None:
             path, left = known
@@ -154,8 +154,8 @@ class LastState:
             return ()
         if found is not None and left.inode == found.st_ino and self._is_same(left, found, place, fd):
             return ()  # the same on a device that has got another number
-        # (What others have left is strange wherever it is. Else, in another directory, a directory has been moved;
-        # where only the object is at hand, it is not known.)
+        # Others' changes are foreign at every place. Otherwise another parent means that a directory was moved; with
+        # the object alone, that is unknown.
         is_there = not left.parent or place.dir_fd < 0 or left.parent == os.fstat(place.dir_fd).st_ino
         return (place.path,) if is_there else ()
 
@@ -164,12 +164,12 @@ class LastState:
         return is_same(left, signature_of(found, self._device, xattrs), lambda: place)
 
     def signature_at(self, path: bytes) -> Signature | None:
-        """What a step left at a path where nothing is now, or is about to be."""
+        """The result of a step at a path that is empty now, or is about to be."""
         return self._places.get(path)
 
 
 class _Told(dict[_Key, _Value]):
-    """A mapping of which each change is told: what there is under a key now, or None."""
+    """A mapping that reports each change: the value of a key now, or None."""
 
     def __init__(self, tell: Callable[[_Key, _Value | None], object]) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class _Told(dict[_Key, _Value]):
 def _tell_object(native: Log, key: ObjectKey, left: tuple[bytes, Signature] | None) -> None:
     device, inode = key
     if device:
-        return  # (what lies on another file system, no call changes natively)
+        return  # objects on another file system are never changed natively
     if left is None:
         native.drop_object(inode)
     else:
@@ -202,8 +202,8 @@ def _tell_object(native: Log, key: ObjectKey, left: tuple[bytes, Signature] | No
 
 
 def _state(left: Signature) -> int:
-    """What tells an object whose ctime says nothing, as a directory's, from another one: negative, and one number for
-    mode, owner and group (as in ``native/operate.c``); 0, which no object has, where there is more to compare.
+    """A number that distinguishes an object whose ctime says nothing, such as a directory, from others: negative, one
+    for each mode, owner and group (as in ``native/operate.c``); 0, which no object has, if more must be compared.
     """
     described = left.described
     if described is None or described.uid >> 24 or described.gid >> 22 or described.attributes not in (b"", NO_XATTRS):
@@ -216,8 +216,8 @@ def _tell_place(native: Log, path: bytes, left: Signature | None) -> None:
 
 
 def _is_younger(left: Signature, place: Place, fd: int) -> bool:
-    """Whether the object at the place (open as ``fd``, if that is given) is another than the one that was left: its
-    number comes again once an object is gone.
+    """Whether the object at the place (open as ``fd``, if given) is another than the result: numbers of deleted objects
+    are reused.
     """
     try:
         born = birth_time_at(place.dir_fd, place.name) if fd < 0 else birth_time_at(fd, b"")
@@ -227,9 +227,9 @@ def _is_younger(left: Signature, place: Place, fd: int) -> bool:
 
 
 def load_last_state(known: LastState, heads: Mapping[StepId, StepHead], barriers: Iterable[ForeignEdit]) -> None:
-    """Let ``known`` know what it knew before the log was closed: what the steps left, and what of that was told of.
+    """Let ``known`` have its values from before the log was closed: the results of steps, and the reported edits.
 
-    When a step came upon what a barrier names is not kept: it counts where no step can have left anything meanwhile.
+    The time at which a step found an edit is not kept: it counts where no step can have left a result meanwhile.
     """
     found = [(heads[one.finder], one.paths) for one in barriers if one.finder is not None and one.finder in heads]
     found.sort(key=lambda one: one[0].first, reverse=True)

@@ -1,8 +1,8 @@
-"""The interceptor that records: every mutation is journalled, and what it would lose is kept, before it happens.
+"""The interceptor that records: before every mutation, it journals it and takes the preimage.
 
-Here are the steps and what all mutations have in common; `holdfast.undo.recorder._name_changes` and
-`holdfast.undo.recorder._content_changes` say what each consists of. The mtime of a directory is recorded once per
-directory and step. What a step itself created needs no preimage at all. See `holdfast.undo.interceptor` for the port.
+This module has the steps and the common parts of all mutations; `holdfast.undo.recorder._name_changes` and
+`holdfast.undo.recorder._content_changes` have the parts of each. The mtime of a directory is recorded once per
+directory and step. Objects that the step created need no preimage. See `holdfast.undo.interceptor` for the port.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ T = TypeVar("T")
 _log = Log(__name__)
 _MOST_REVERSED = 100_000
 _NEAR = 0.9
-"""How full a step is when that is said, of what it may copy."""
+"""The part of a step's copying limit at which a warning is logged."""
 
 
 class Recorder:
@@ -87,7 +87,7 @@ class Recorder:
         ``is_native``: calls may be carried out natively, where that was built.
         """
         self.native = native_log(journal, preimages, device, seq) if is_native else None
-        """What that needs to know."""
+        """The state of the native recorder."""
         self._guard = guard
         self._journal = journal
         self._preimages = preimages
@@ -100,7 +100,7 @@ class Recorder:
         self._reversed: dict[Identity, int] = {}
         """By which of them the content of an object was brought back last."""
         self._reversed_before = 0
-        """Of what was brought back up to this one, nothing is remembered."""
+        """Restored objects up to this number are not remembered any more."""
         self._tells = _log.wants("debug")
         self._is_paused = False
         self._steps: dict[StepId, OpenStep] = {}
@@ -111,14 +111,14 @@ class Recorder:
         self._denied: dict[StepId, bool] = {}
         """And whether what each has done was taken back."""
         self.last_state = LastState(device, None if self.native is None else self.native.log)
-        """What the finished steps left."""
+        """The results of finished steps."""
         self.on_foreign_edit: Callable[[OpenStep, tuple[bytes, ...], str], object] = lambda _step, _paths, _who: None
         """Called, with the gate held, when a step touches paths that another process changed, or Holdfast itself by a
         checkpoint (who: `OURSELVES`).
         """
         self.on_contact: Callable[[int, Callable[[], bool]], object] = lambda _changed, _is_own: None
         """Called, with the gate held, when a step touches an object: with the object's ctime (ns) and a function that
-        says whether the step has made it. The watcher of edits by others notes those that came before.
+        tells whether the step has made it. The watcher of others' edits records earlier ones first.
         """
         self.on_drop: Callable[[OpenStep], object] = lambda _step: None
         """Called, with the gate held, for every step that is closed to further mutations."""
@@ -131,7 +131,7 @@ class Recorder:
         self.idle = threading.Condition(self.gate)  # type: ignore[arg-type]
         """Is notified when an operation is not in flight any more."""
         names, contents = NameChanges(self, preimages, clock), ContentChanges(self, preimages, clock)
-        # (What every call comes by is not worth another one.)
+        # Without another call, since every operation passes here.
         self.create, self.link, self.unlink, self.rmdir = names.create, names.link, names.unlink, names.rmdir
         self.rename, self.put, self.note_made = names.rename, names.put, names.note_made
         self.before_open, self.cancel_open = contents.before_open, contents.cancel_open
@@ -162,7 +162,7 @@ class Recorder:
         return self._moves if self.native is None else self._moves + self.native.log.moves
 
     def note_arrangement(self) -> None:
-        """A directory may lie elsewhere than before."""
+        """A directory may have moved."""
         self._arrangement += 1
         if self.native is not None:
             self.native.log.arrangement += 1
@@ -178,13 +178,13 @@ class Recorder:
         self.note_guard()
 
     def note_guard(self) -> None:
-        """Whether a person has to be asked, or whether one is waited for, may have changed; the gate is held."""
+        """Safeguards or waiting tickets may have changed; the gate is held."""
         if self.native is not None:
             is_held = any(opened.held for opened in self._steps.values())
             self.native.log.is_off = self._is_paused or self.is_guarded or is_held or self._tells
 
     def note_copying(self, files: int) -> None:
-        """So many files are being copied without the gate: who wants to write to one waits. The gate is held."""
+        """``files`` files are being copied without the gate: their writers wait. The gate is held."""
         if self.native is not None:
             self.native.log.copying = files
 
@@ -201,9 +201,9 @@ class Recorder:
         parent: StepId | None = None,
         reverses: bool = False,
     ) -> OpenStep:
-        """Open a step. Its id must never have been used before in this log, but for what it reverses itself."""
+        """Open a step. Its id must never have been used before in this log, except to reverse that same step."""
         with self.gate:
-            if self._renames:  # (very many steps may be opened at once, to be reversed)
+            if self._renames:  # very many steps may be opened at once, to be reversed
                 oldest = min((opened.begin.seq for opened in self._steps.values()), default=self.seq)
                 self._renames = [record for record in self._renames if record.seq > oldest]
             record = Begin(self.take_number(), step, kind, run, command, directory, self._clock.now() * 1000, parent)
@@ -234,14 +234,14 @@ class Recorder:
             return opened
 
     def renames_by_others(self, opened: OpenStep) -> list[Link | Move]:
-        """The records by which other steps have given something another path since this one began."""
+        """The records by which other steps have given objects another path since this one began."""
         with self.gate:
             known = [*self._renames, *(record for step in self._steps.values() for record in step.renames)]
             return [record for record in known if record.step != opened.id and record.seq > opened.begin.seq]
 
     def deny(self, step: StepId, *, is_back: bool = False) -> None:
         """From here on mutations of the step, which is closed, fail with EPERM; a command's until `lift_denial`. They
-        wait until ``is_back``: a caller that is refused finds nothing any more of what the step had done.
+        wait until ``is_back``: a refused caller must not see the step's changes any more.
         """
         with self.gate:
             if not is_back or step in self._denied:
@@ -267,7 +267,7 @@ class Recorder:
             return True
 
     def wait_for(self, *steps: StepId) -> None:
-        """Wait until no operation of these open steps is in flight, for none given: of any."""
+        """Wait until no operation of these open steps is in progress; without steps, of any."""
         with self.gate:
             chosen = steps or tuple(self._steps)
             self.idle.wait_for(lambda: not any(self._steps[step].busy for step in chosen if step in self._steps))
@@ -278,7 +278,7 @@ class Recorder:
         return self._seq if self.native is None else self.native.log.seq
 
     def resume(self, begin: Begin, records: Iterable[Mutation], *, reverses: bool = False) -> OpenStep:
-        """Open a step again, with what it had recorded before its keeper was killed."""
+        """Open a step again, with its records from before its keeper was killed."""
         opened = OpenStep.opened(begin, self._native_step(begin.step, reverses=reverses), reverses=reverses)
         for record in records:
             opened.records.append(record)
@@ -341,7 +341,7 @@ class Recorder:
     # For its parts ----------------------------------------------------------------------------------------------
 
     def enter_step(self, step: StepId) -> OpenStep:
-        """The step that an operation is about to change something in; the gate is held."""
+        """The step for an operation that is about to change an object; the gate is held."""
         opened = self._steps.get(step)
         if opened is None:
             if step not in self._denied:
@@ -357,16 +357,17 @@ class Recorder:
         return opened
 
     def enter_object(self, step: StepId, place: Place) -> OpenStep:
-        """`enter_step`, for what is at a place. Raises `HeldError` where it may be elsewhere by now."""
+        """`enter_step`, for the object at a place. Raises `HeldError` if it may have moved by now."""
         opened = self.enter_step(step)
         if place.moves not in (-1, self.moves):
             raise HeldError(0, "the object was moved just now")
         return opened
 
     def record_contact(self, opened: OpenStep, place: Place, found: os.stat_result | None, fd: int = -1) -> None:
-        """A step comes upon an object (open as ``fd``, or at the place), or upon nothing.
+        """A step finds an object (open as ``fd``, or at the place), or none.
 
-        If that is the first time, and it is not as the last step left it, that is told before anything happens.
+        If this is its first contact, and the state differs from the last step's result, that is reported before
+        anything happens.
         """
         if found is not None:
             key = self.last_state.key(found)
@@ -384,7 +385,7 @@ class Recorder:
             ):
                 return
         else:
-            # (Its inode number may be one that was free again.)
+            # A free inode number may have been reused for it.
             if self.is_of_open_step(place.path, _object(place, fd)):
                 return
             if any(step is not opened and self.last_state.key(found) in step.contacts for step in self._steps.values()):
@@ -402,8 +403,8 @@ class Recorder:
         )
 
     def record_own_removal(self, opened: OpenStep, place: Place, found: os.stat_result) -> None:
-        """A step is about to remove what it has itself made, and so need not `record_contact`."""
-        # (Another one may have ended since, and have taken it for what it left there.)
+        """A step is about to remove an object that it has made, which needs no `record_contact`."""
+        # Another step may have ended since, and recorded it as its own result there.
         left = self.last_state.signature_at(place.path)
         if left is not None and left.key == self.last_state.key(found):
             opened.removed.add(left)
@@ -417,12 +418,12 @@ class Recorder:
             self.retract(opened, record)
             raise
         finally:
-            # (Afterwards: who has read it, and then finds a path, finds the one that is right from here on.)
+            # After the journal, so that a thread that reads the number and then resolves a path gets the valid one.
             if not isinstance(record, (Make, Link)):
                 self._moves += 1
 
     def retract(self, opened: OpenStep, record: Mutation) -> None:
-        """What an earlier record speaks of did not happen."""
+        """The operation of an earlier record did not happen."""
         at = next(at for at in range(len(opened.records) - 1, -1, -1) if opened.records[at] is record)
         del opened.records[at]
         if isinstance(record, (Link, Move)):
@@ -450,11 +451,11 @@ class Recorder:
         return self._guard is not None and self._guard.is_on
 
     def guard(self, opened: OpenStep) -> Guard | None:
-        """What the step is held by, if it may be."""
+        """The safeguards of the step, if it may be held."""
         return self._guard if self.is_guarded and not opened.reverses else None
 
     def ask(self, opened: OpenStep, danger: Danger, place: Place, found: os.stat_result) -> Callable[[], None]:
-        """Return if what is there may lose its name. Raises what `Guard.ask` does, and returns what that returns."""
+        """Return if the object there may lose its name. Raises and returns as `Guard.ask`."""
         guard = self.guard(opened)
         if guard is None or not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
             return count_nothing
@@ -462,7 +463,7 @@ class Recorder:
         return guard.ask(opened, Loss(danger, place.path, object_, found.st_size, found.st_size))
 
     def note_moved(self, source: Place, target: Place, *, is_directory: bool, is_exchanged: bool) -> None:
-        """Something was moved, by a reversal as well."""
+        """An object was moved, maybe by a reversal."""
         if self.is_guarded and self._guard is not None:
             self._guard.note_moved(source.path, target.path, is_directory=is_directory, is_exchanged=is_exchanged)
 
@@ -471,8 +472,8 @@ class Recorder:
             guard.ask_limit(opened, place.path)
 
     def open_source(self, opened: OpenStep, place: Place, fd: int, size: int, ready: int | None = None) -> int:
-        """A descriptor for copying the content of the file ``fd``, ``size`` bytes; -1 if the step is to go on without,
-        unprotected. ``ready`` is one that stays the caller's own, or -1 if there can be none; None if it was not tried.
+        """A descriptor for copying the content of the file ``fd``, ``size`` bytes; -1 if the step must continue
+        unprotected. ``ready`` is one that the caller keeps, or -1 if there can be none; None if it was not tried.
         """
         if not self._has_room(opened, place, size):
             return -1
@@ -506,14 +507,14 @@ class Recorder:
         return False
 
     def _expose(self, opened: OpenStep, reason: str) -> None:
-        """The step is not protected any more, which is said."""
+        """The step is no longer protected, which is reported."""
         record = Unprotected(self.take_number(), opened.id, reason)
         self._write(record)
         opened.unprotected = record
         _log.warning("step %d is not protected any more: %s", opened.id, reason, step_id=opened.id)
 
     def append(self, opened: OpenStep, record: Mutation) -> None:
-        """Journal a record of the step. Raises `OSError`: what it speaks of must not happen."""
+        """Journal a record of the step. Raises `OSError`: its operation must not happen then."""
         if self._journal.is_full and not opened.reverses:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._write(record)
@@ -556,12 +557,12 @@ class Recorder:
 
 
 def _object(place: Place, fd: int) -> Identity:
-    """The identity of what is open as ``fd``, or (-1) at the place."""
+    """The identity of the object open as ``fd``, or (-1) at the place."""
     return identity(place.dir_fd, place.name) if fd < 0 else identity(fd, b"")
 
 
 def log_capture(step: OpenStep, record: Mutation) -> None:
-    """What was there is kept for the step, before it changes."""
+    """The preimage is kept for the step before the change."""
     match record:
         case Remove() | Content():
             keeping, path = record.keeping, record.path

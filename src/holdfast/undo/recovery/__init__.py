@@ -1,1 +1,1 @@
-"""What a keeper that was killed left half done is finished or taken back."""
+"""Finishes or rolls back the unfinished work of a killed keeper."""

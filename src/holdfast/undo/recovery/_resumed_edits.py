@@ -1,8 +1,8 @@
-"""What others have changed between the moment at which a reversal was cut short and the one at which it goes on (I8).
+"""Others' changes between the interruption of a reversal and its continuation (I8).
 
-The records of the steps and those of the reversal tell together where each object is by now. There it is as the
-reversal left it, which is noted as each record is reversed; what that has not come to is as the steps left it. Between
-the two is only what it was at when it was cut short: that may be anything on the way.
+The records of the steps and of the reversal together give the present place of each object. A reversed object is as the
+reversal left it, which is recorded after each record; others are as the steps left them. Only the objects of the
+interrupted record may be in any state in between.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class InterruptedReversal(NamedTuple):
     position: int | None
     """See `ResumePoint.position`."""
     again: Sequence[Mutation]
-    """What it has recorded."""
+    """The records that it has made."""
     noted: dict[ObjectKey, Signature]
-    """What it has left."""
+    """The results that it has recorded."""
     since: int
     """The sequence number at which it came to the position."""
     began: int
@@ -64,7 +64,7 @@ class _FoundObject(NamedTuple):
 
 
 def changed_since_interruption(log: UndoLog, cut: InterruptedReversal) -> frozenset[Identity]:
-    """The objects of the steps that are neither as the reversal or the steps left them, nor on the way between."""
+    """The objects of the steps that are neither as the reversal or the steps left them, nor in between."""
     records = ordered_records(cut.pending)
     again = sorted(cut.again, key=lambda record: record.seq)
     in_flight = [record for record in again if record.seq > cut.since]
@@ -78,7 +78,7 @@ def changed_since_interruption(log: UndoLog, cut: InterruptedReversal) -> frozen
         for object_ in _objects(log, [*records, *again]):
             found = places.find(object_)
             if found is None:
-                continue  # what is there instead is seen when it is come to
+                continue  # a replacement is examined when its record comes
             now = found.now
             known = [cut.noted[now.key]] if now.key in cut.noted else left.get(now.key, [])
             if any(is_same(one, now, lambda place=found.place: place) for one in _with_opened_mode(known, again, now)):
@@ -94,8 +94,8 @@ def changed_since_interruption(log: UndoLog, cut: InterruptedReversal) -> frozen
 
 
 def _has_come_to_light(log: UndoLog, object_: Identity, found: os.stat_result, cut: InterruptedReversal) -> bool:
-    """Whether an object that could not be seen when the steps were done with it, as a directory above it was closed,
-    is as it was when the reversal opened that, or opened the object itself.
+    """Whether an object that was invisible when the steps finished with it, since a parent directory was closed, is as
+    it was when the reversal opened the directory or the object.
     """
     if found.st_ctime_ns <= cut.began:
         return True
@@ -113,12 +113,12 @@ def _has_come_to_light(log: UndoLog, object_: Identity, found: os.stat_result, c
 
 
 def _objects(log: UndoLog, records: Sequence[Mutation]) -> frozenset[Identity]:
-    """The objects that the records are about, as what stands for them now."""
+    """The objects of the records, by their present aliases."""
     return frozenset(footprint_of(records, log.recorder.aliases).objects)
 
 
 def _known_signatures(log: UndoLog, pending: Iterable[SealedStep]) -> dict[ObjectKey, list[Signature]]:
-    """What the steps, and those after them, left of each object."""
+    """The results of the steps, and of later ones, for each object."""
     found: dict[ObjectKey, list[Signature]] = {}
     chosen = {one.head.id for one in pending}
     heads = sorted(log.heads.values(), key=lambda head: head.left_at)
@@ -135,9 +135,9 @@ def _known_signatures(log: UndoLog, pending: Iterable[SealedStep]) -> dict[Objec
 
 
 def _with_opened_mode(known: Iterable[Signature], again: Iterable[Mutation], now: Signature) -> Iterator[Signature]:
-    """What is known; and that as well with the mode that it has while its owner is let at it.
+    """The known signatures, and each also with the mode during the grant of access to its owner.
 
-    (With the mode an access control list changes; and attributes can be read then that could not be before.)
+    The mode changes an access control list; and attributes become readable.
     """
     described = any(isinstance(record, Meta) for record in again)
     for one in known:
@@ -155,7 +155,7 @@ class _Places:
         self._directories = directories
         self._paths: dict[Identity, list[bytes]] = {}
         self._numbers: dict[Identity, list[int]] = {}
-        # (Of what was recorded last it is not known whether it came to happen.)
+        # It is unknown whether the last recorded change happened.
         for told in (records, records[:-1]):
             for path, object_ in objects_by_path(told, others=True).items():
                 if object_ is not None:
@@ -196,15 +196,15 @@ class _IntermediateStates:
         self._object = object_
 
     def may_be(self, found: _FoundObject, known: Sequence[Signature], in_flight: Iterable[Mutation]) -> bool:
-        """``known`` is how it may have looked before, ``in_flight`` what was being done."""
+        """``known`` are the possible states before, ``in_flight`` the changes in progress."""
         now = found.now
-        # A name that comes or goes changes no more than the ctime.
+        # A name that comes or goes changes only the ctime.
         if any(_is_renamed(one, now) for one in known):
             return True
         for record in in_flight:
             match record:
                 case Made() if record.identity == self._object:
-                    # (It is filled only when it is known what it stands for.)
+                    # A file is filled only after its alias is recorded.
                     if not stat.S_ISREG(now.mode) or not now.size:
                         return True
                 case Content() | Remove() if self._is_it(record.identity):
@@ -228,13 +228,13 @@ class _IntermediateStates:
     def _may_become(
         self, found: _FoundObject, known: Sequence[Signature], goal: Metadata, keeping: Keeping, is_new: bool
     ) -> bool:
-        """Whether it is on its way to what is kept; ``is_new``: from nothing."""
+        """Whether it is in a state on the way to its preimage; ``is_new``: starting from nothing."""
         if not self._has_mode(found.now, known, goal, is_new=is_new):
             return False
         if keeping.how not in (KeepMethod.INLINE, KeepMethod.COPIED):
             return found.now.mtime == goal.mtime or not _has_content(found.now)  # renamed back
         return not _has_content(found.now) or self._is_between(
-            # (A copy begins with nothing and grows, with holes for what is not copied yet.)
+            # A copy starts empty and grows, with holes for the missing parts.
             found.place,
             found.now.size,
             grows=is_new or keeping.how is KeepMethod.COPIED,
@@ -243,11 +243,11 @@ class _IntermediateStates:
     def _has_mode(self, now: Signature, known: Sequence[Signature], goal: Metadata, *, is_new: bool = False) -> bool:
         modes = {goal.mode, *(stat.S_IMODE(one.mode) for one in known), *((0o600, 0o700) if is_new else ())}
         modes |= {with_access(stat.S_IFMT(now.mode) | mode) for mode in modes}
-        # (A change of owner takes the set-id bits away.)
+        # A change of owner clears the set-id bits.
         return now.mode & 0o777 in {mode & 0o777 for mode in modes}
 
     def _is_between(self, place: Place, size: int, *, grows: bool) -> bool:
-        """Whether each byte is one, where it stands, of what was or of what is going to be there."""
+        """Whether each byte is, at its place, one of the old or of the new content."""
         with ExitStack() as closing:
             sources: list[int | bytes] = []
             for keeping in self._kept:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class StepRecords(msgspec.Struct):
-    """What the journal says of one step, by itself or within one reversal."""
+    """The journal's records of one step, alone or within one reversal."""
 
     begin: Begin
     records: list[Mutation] = msgspec.field(default_factory=list["Mutation"])
@@ -53,7 +53,7 @@ class StepRecords(msgspec.Struct):
 
 
 class SortedJournal(msgspec.Struct):
-    """What a journal tells."""
+    """The contents of a journal."""
 
     parts: dict[int, dict[StepId, StepRecords]] = msgspec.field(default_factory=dict[int, dict["StepId", StepRecords]])
     """Of each step, by the sequence number of the reversal that it belongs to; 0: of none."""
@@ -65,9 +65,9 @@ class SortedJournal(msgspec.Struct):
     left: dict[int, dict[ObjectKey, Signature]] = msgspec.field(
         default_factory=dict[int, dict["ObjectKey", "Signature"]]
     )
-    """What each has left of the objects that it has changed."""
+    """The results of each reversal for the objects that it has changed."""
     conflicts: dict[int, list[Conflict]] = msgspec.field(default_factory=dict[int, list[Conflict]])
-    """Those that each has met."""
+    """The conflicts of each reversal."""
     refused: dict[int, dict[int, str]] = msgspec.field(default_factory=dict[int, dict[int, str]])
     """See `ResumePoint.refused`."""
 
@@ -114,7 +114,7 @@ def sort_records(records: Iterable[AnyRecord]) -> SortedJournal:
 
 
 def finish_failed(log: UndoLog) -> tuple[ReversalResult, ...]:
-    """Finish what an undo or a redo of this keeper could not, as the system had failed; returns what that was.
+    """Finish an undo or a redo of this keeper that failed because of an error of the system; returns the results.
 
     Raises `StorageError`.
     """
@@ -129,7 +129,7 @@ def finish_failed(log: UndoLog) -> tuple[ReversalResult, ...]:
 
 
 def finish_interrupted(log: UndoLog, story: SortedJournal) -> tuple[ReversalResult, ...]:
-    """Bring all reversals to their end; returns those that were not."""
+    """Finish all interrupted reversals; returns their results."""
     _retract_last(log, story)
     done = (_finish(log, note, story) for note in story.reversals)
     return tuple(one for one in done if one is not None)
@@ -181,7 +181,7 @@ def _is_finished(log: UndoLog, step: StepId, part: StepRecords | None) -> bool:
 
 
 def _retract_last(log: UndoLog, story: SortedJournal) -> None:
-    """What was about to lose its name when the keeper was killed, and has it still, is where it was."""
+    """An object that was about to lose its name when the keeper was killed, and still has it, is at its old place."""
     parts = [part for parts in story.parts.values() for part in parts.values() if part.records]
     if not parts:
         return
@@ -190,7 +190,7 @@ def _retract_last(log: UndoLog, story: SortedJournal) -> None:
     if not isinstance(last, (Remove, Move)) or not _holds(log, last.path, last.identity):
         return
     if isinstance(last, Move) and _holds(log, last.target, last.identity):
-        return  # (two names of one file)
+        return  # two names of one file
     log.recorder.note(Failed(log.recorder.next_seq(), last.step, last.seq))
     for number in preimage_numbers([last]):
         log.preimages.discard(number)

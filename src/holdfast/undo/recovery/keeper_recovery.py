@@ -1,7 +1,7 @@
-"""What a killed keeper left: open steps are rolled back, and what was being reversed is reversed to the end (I3).
+"""Recovery after a killed keeper: open steps are rolled back, and interrupted reversals are finished (I3).
 
-Recovery goes by the journal alone and can itself be killed at any point: the next one continues. What was changed after
-the keeper's last sign of life is not the steps', and stays.
+Recovery goes by the journal alone and can itself be killed at any point: the next one continues. Changes after the
+keeper's last sign of life are not the steps', and stay.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def log_recovery(recovered: Recovered, aside: Quarantine) -> Recovered:
 
 
 class Recovered(NamedTuple):
-    """What recovery did."""
+    """The result of recovery."""
 
     rolled_back: ReversalResult | None
     """The steps that were open; None if there were none."""
@@ -91,9 +91,9 @@ class Recovered(NamedTuple):
 
 
 def recover(log: UndoLog) -> Recovered:
-    """Bring the tree and the log to where no keeper was killed, and say so.
+    """Bring the tree and the log to a consistent state after a killed keeper, and report it.
 
-    Idempotent; does nothing if nothing is left.
+    Idempotent; does nothing if nothing is unfinished.
     """
     was_cut_off = is_cut_off(log)
     story = sort_records(log.found_records)
@@ -123,16 +123,16 @@ def is_cut_off(log: UndoLog) -> bool:
 
 
 class Outstanding(NamedTuple):
-    """What `recover` would do to the tree."""
+    """The changes that `recover` would make in the tree."""
 
     rolled_back: tuple[StepId, ...]
     """The steps that are open."""
     finished: tuple[StepId, ...]
-    """Those of which an undo or a redo was cut short."""
+    """Steps with an interrupted undo or redo."""
 
 
 def find_outstanding(log: UndoLog) -> Outstanding:
-    """What a killed keeper has left to `recover`. Changes nothing."""
+    """The unfinished work of a killed keeper for `recover`. Changes nothing."""
     story = sort_records(log.found_records)
     reversed_ = {step for note in story.reversals for step in note.steps}
     parts = story.parts.get(0, {}).values()
@@ -144,7 +144,7 @@ def _seal_as_found(log: UndoLog, part: StepRecords) -> None:
     step = log.recorder.resume(part.begin, part.records)
     step.unprotected = part.bare
     at, code = (part.end.at, part.end.exit_code) if part.end else (log.last_sign, None)
-    # (Without a note of its end: that is what tells the next recovery that it has to be rolled back.)
+    # Without a record of its end, so that the next recovery knows that it must be rolled back.
     closed = log.recorder.drop(part.begin.step)
     closed.looked_at = log.recorder.seq
     for record in log.found_records:
@@ -154,7 +154,7 @@ def _seal_as_found(log: UndoLog, part: StepRecords) -> None:
 
 
 def _collect(log: UndoLog) -> None:
-    """Remove what was about to be kept when the keeper was killed, and belongs to no step."""
+    """Remove preimages that were being taken when the keeper was killed, and belong to no step."""
     known = {preimage.number for head in log.heads.values() for preimage in head.preimages}
     for number in list(log.preimages.numbers()):
         if number not in known:

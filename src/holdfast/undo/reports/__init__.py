@@ -1,1 +1,1 @@
-"""What is said of steps: what each changed, and which rollbacks were not told yet."""
+"""Reports about steps: their changes, and rollbacks that were not reported yet."""

@@ -1,4 +1,4 @@
-"""What a step did to each path, from its records."""
+"""The changes of a step by path, from its records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Body(msgspec.Struct):
-    """What happened to an object; all of its names that are known have it in common."""
+    """The changes of an object; all its known names share them."""
 
     is_written: bool = False
     is_described: bool = False
@@ -34,7 +34,7 @@ _Tree: TypeAlias = PathTree[_Entry]
 
 
 class _PathOutcome(NamedTuple):
-    """Where something was before, and where it is afterwards; None is nowhere."""
+    """The path of an object before and after; None: it did not exist."""
 
     before: bytes | None
     after: bytes | None
@@ -43,9 +43,9 @@ class _PathOutcome(NamedTuple):
 
 
 def path_changes(records: Iterable[Mutation], *, backward: bool = False) -> list[PathChange]:
-    """What became of what was at each path, sorted; ``backward``: the records reverse what is asked for.
+    """The changes of the object at each path, sorted; ``backward``: the records are the reversal of the changes.
 
-    A path has two where something was renamed to or from there: that, and what was there before or is there now.
+    A path has two if an object was renamed to or from it: this, and the change of the former or present object there.
     """
     now = _Tree()
     gone: set[bytes] = set()
@@ -89,7 +89,7 @@ def _follow(record: Mutation, now: _Tree, gone: set[bytes]) -> None:
 
 
 def _at(path: bytes, now: _Tree) -> _Entry:
-    """What is at the path, which from now on is known."""
+    """The object at the path, which is known from now on."""
     if path not in now:
         now[path] = _Entry(_origin(path, now))
     return now[path]
@@ -102,7 +102,7 @@ def _lose(path: bytes, now: _Tree, gone: set[bytes]) -> None:
 
 
 def _take(now: _Tree, top: bytes, *, is_tree: bool) -> dict[bytes, _Entry]:
-    """Take what is known at and (``is_tree``) below ``top`` out of ``now``."""
+    """Remove the known objects at and (``is_tree``) below ``top`` from ``now``."""
     origin = _origin(top, now)
     if is_tree:
         taken = now.take(top)
@@ -113,12 +113,12 @@ def _take(now: _Tree, top: bytes, *, is_tree: bool) -> dict[bytes, _Entry]:
 
 
 def _origin(path: bytes, now: _Tree) -> bytes:
-    """Where ``path``, of which nothing else is known, was before the step: it has moved with what it lies in."""
+    """The path of an unknown ``path`` before the step: it has moved with its parent directories."""
     return _carried(path, lambda above: None if (entry := now.get(above)) is None else entry.origin)
 
 
 def _carried(path: bytes, origin: Callable[[bytes], bytes | None]) -> bytes:
-    """Where what is at ``path`` was if only what it lies in has moved; ``origin`` tells of that where it was."""
+    """The former path of the object at ``path`` if only a parent moved; ``origin`` returns the parent's."""
     at = path.rfind(b"/")
     while at > 0:
         if (above := origin(path[:at])) is not None:

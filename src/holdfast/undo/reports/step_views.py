@@ -134,7 +134,7 @@ def _barrier(log: UndoLog, record: ForeignEdit) -> BarrierInfo:
 
 
 def undo_report(aside: Quarantine, done: Iterable[ReversalResult]) -> UndoReport:
-    """What several reversals did, together."""
+    """The combined report of several reversals."""
     done = list(done)
     return UndoReport(
         steps=tuple(step for one in done for step in one.steps),
@@ -144,7 +144,7 @@ def undo_report(aside: Quarantine, done: Iterable[ReversalResult]) -> UndoReport
 
 
 def conflict_info(aside: Quarantine, conflict: Conflict | StepConflict) -> ConflictInfo:
-    """What a reversal has met, or a finished step remembers of it."""
+    """A conflict of a reversal, or one recorded in a finished step."""
     return ConflictInfo(
         path=conflict.path,
         reason=conflict.reason,

@@ -1,4 +1,4 @@
-"""Rollbacks that no command has reported yet: noted beside the log until one does (I3).
+"""Rollbacks that no command has reported yet: recorded beside the log until one does (I3).
 
 The format is specified in ``docs/formats/undo-log.md``. The caller holds the log, or is a visitor of its keeper: no
 other process writes the note then.
@@ -37,9 +37,7 @@ _reports = msgpack_decoder(list[UndoReport])
 
 
 def note_rollback(directory: bytes, report: UndoReport) -> None:
-    """Keep a report for `take_rollbacks`: atomic and durable. Where that is not possible it is only logged: the log is
-    as right without it.
-    """
+    """Keep a report for `take_rollbacks`: atomic and durable. A failure is only logged: the log is right without it."""
     kept = [*_read(directory), msgspec.structs.replace(report, conflicts=report.conflicts[:MOST_CONFLICTS])]
     try:
         _FILE.write(directory, msgspec.msgpack.encode(kept[-MOST_REPORTS:]))
@@ -48,7 +46,7 @@ def note_rollback(directory: bytes, report: UndoReport) -> None:
 
 
 def take_rollbacks(directory: bytes) -> Sequence[UndoReport]:
-    """What was noted, oldest first; then it is not any more. What cannot be read is logged. Raises `StorageError`."""
+    """Return the noted reports, oldest first, and delete them. Unreadable ones are logged. Raises `StorageError`."""
     reports = _read(directory)
     _FILE.remove(directory)
     return reports

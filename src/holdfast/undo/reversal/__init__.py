@@ -1,1 +1,1 @@
-"""A step is taken back, or brought forward: record by record, durably, whatever cuts it short."""
+"""Undoing or redoing a step: record by record, durably, across interruptions."""

@@ -139,7 +139,7 @@ class ObjectRestorer:
         self._context.note_changed_at(place)
 
     def _is_half_made(self, place: Place, type_: FileType) -> bool:
-        """Whether what is there was made by this very reversal before it was cut short."""
+        """Whether this reversal made the present object before it was interrupted."""
         if (made := self._made_again(place)) is not None:
             return made not in self._context.foreign
         opened = self._recorder.step(self._context.step)
@@ -152,12 +152,12 @@ class ObjectRestorer:
             or not is_pristine(place, found, type_)
         ):
             return False
-        # It was cut short before it could say so.
+        # It was interrupted before it could record that.
         self._recorder.note_made(self._context.step, last, place)
         return True
 
     def _made_again(self, place: Place) -> Identity | None:
-        """What is at the place, if this reversal has made it."""
+        """The object at the place, if this reversal has made it."""
         there = identity(place.dir_fd, place.name)
         return there if there in self._recorder.step(self._context.step).created else None
 
@@ -166,7 +166,7 @@ class ObjectRestorer:
             self._recorder.alias(self._context.step, object_, actual)
 
     def _recreate(self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata) -> None:
-        # What the records before say of an object that is still there is said of that one.
+        # For an object that still exists, earlier records refer to that object.
         stands = not keeping.shared or self._context.other_links.is_away(object_)
         if keeping.shared:
             self._context.note(path, DETACHED)

@@ -1,10 +1,10 @@
-"""Reversing what a step recorded, newest record first; each reversal is itself recorded, and so can be reversed.
+"""Reversing a step's records, newest first; each reversal is itself recorded, and so can be reversed.
 
-Every record says what was about to happen. So a reversal looks first what is there: a place that does not hold the
-object of the record was not filled by it, a preimage that is not in the log was not taken or was given back already.
-That makes reversing idempotent: one that was cut short is continued from the record at which it stopped, and a record
-that is reversed twice does nothing the second time. What is there and is not what the step left belongs to others:
-it is not touched, what belongs there is put aside (`holdfast.undo.journal.quarantine`), and the conflict is reported.
+A record describes an operation that was about to happen. So a reversal first checks the present state: a place without
+the record's object was not filled by it, and a preimage that is not in the log was not taken or is restored already.
+This makes reversing idempotent: an interrupted reversal continues at its last record, and reversing a record twice does
+nothing the second time. An object that is not the step's result belongs to others: it is not touched, the preimage is
+put into quarantine (`holdfast.undo.journal.quarantine`), and the conflict is reported.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 _Reversible: TypeAlias = Make | Link | PutBack | Remove | Move | Content | Meta | Touch
 """The records that have a path."""
 _TOGETHER = 1000
-"""So many objects are noted at once."""
+"""The number of objects in one record."""
 
 
 class Reversal:
@@ -104,7 +104,7 @@ class Reversal:
         self._dated = dated
         self._unseen = set(unseen)
         self._opened: set[bytes] = set()
-        """Directories in which what is unseen was looked at."""
+        """Directories whose hidden entries were examined."""
         self._made: dict[int, Identity] = {}
         self._again = again
         self._refused = RefusedRecords(self._aliases, {})
@@ -113,7 +113,7 @@ class Reversal:
 
     @property
     def conflicts(self) -> list[Conflict]:
-        """What could not be brought back, ``known`` included."""
+        """The preimages that could not be restored, including those in ``known``."""
         return self._context.conflicts
 
     @property
@@ -130,13 +130,13 @@ class Reversal:
         before: Callable[[int, tuple[Signature, ...]], None],
         refused: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """Reverse ``records``, the last first, or from the position ``cut`` on, at which it was cut short before.
-        ``before`` is told each position first, and -1 last; and with it how the objects now look that the reversal of
-        the record before has changed. ``refused`` are the records before ``cut`` that the system refused, and why.
+        """Reverse ``records``, the last first, or from the position ``cut`` of an interruption. ``before`` is called
+        before each position, and with -1 at the end, with the new signatures of the objects that the previous reversal
+        changed. ``refused`` are the records before ``cut`` that the system refused, with the reasons.
 
-        Holds the gate of the recorder throughout: mutations of others wait. What the system does not let this user
-        change is left as it is, and a conflict. Raises `StorageError` (of the log `OSError`, too) where the system
-        fails, or a process has a lease on a file: call again with the last position.
+        Holds the recorder's gate throughout: others' mutations wait. A change that the system does not permit this user
+        is skipped, as a conflict. Raises `StorageError` (for the log also `OSError`) if the system fails, or a process
+        has a lease on a file: call it again with the last position.
         """
         self._made = {record.make: record.identity for record in records if isinstance(record, Made)}
         self._context.created = frozenset(self._made.values())
@@ -201,7 +201,7 @@ class Reversal:
         return refusal_reason(self._directories.directory(b""), _last_path(record), error)
 
     def _may_have_changed(self, record: Mutation) -> None:
-        """What this record is about may have been changed by its reversal before that was cut short, and not told."""
+        """The interrupted reversal of this record may have changed its objects without recording it."""
         if isinstance(record, Made):
             return
         for path in (record.path, record.target) if isinstance(record, Move) else (record.path,):
@@ -229,8 +229,8 @@ class Reversal:
     def _look_into(
         self, opened: Iterable[bytes], records: Sequence[Mutation], note: Callable[[tuple[Signature, ...]], None]
     ) -> None:
-        """Note how that looks which comes to light as directories are opened: if this is cut short, what another
-        process changes there meanwhile is told from it. ``records`` are those that are not reversed yet.
+        """Record the signatures of objects that become visible when directories are opened: after an interruption, they
+        show changes by other processes meanwhile. ``records`` are those that are not reversed yet.
         """
         anew = [path for path in opened if path not in self._opened]
         self._opened.update(anew)
@@ -253,7 +253,7 @@ class Reversal:
             note(tuple(found[at : at + _TOGETHER]))
 
     def _give_up(self, record: Mutation, reason: str) -> None:
-        """What ``record`` would have brought back is put aside."""
+        """Put the preimage of ``record`` into quarantine."""
         match record:
             case Remove():
                 self._context.put_aside(record.path, reason, record.type, record.keeping, record.metadata)
@@ -264,12 +264,12 @@ class Reversal:
                     self._context.note(record.path, reason)
                 self._context.put_aside(record.target, reason, lost.type, lost.keeping, lost.metadata)
             case Touch() | Made():
-                pass  # a directory that is gone needs no mtime, and another user's cannot be given one
+                pass  # a deleted directory needs no mtime, and another user's cannot be set
             case _:
                 self._context.note(record.path, reason)
 
     def _is_back(self, record: Move) -> bool:
-        """Whether what the record has moved is where it was, though what it had replaced is not."""
+        """Whether the record's object is at its old place, though the replaced one is not."""
         try:
             return self._context.is_at(record.path, record.identity)
         except OSError:
@@ -297,14 +297,13 @@ class Reversal:
                 pass
 
     def _unmake(self, path: bytes, type_: FileType, object_: Identity | None, other: bytes = b"") -> None:
-        """Remove what was made; ``other`` is where the same object may be found by another name."""
+        """Remove a created object; ``other`` is another name at which it may be."""
         place = self._directories.place(path)
         found = lstat_of(place)
         if found is None:
             return  # it never was, or is gone already
         if object_ is None:
-            # The step was cut off between the creation and the note of what was created: no process can have written to
-            # it.
+            # The step was interrupted between the creation and its record: no process can have written to the object.
             if not is_pristine(place, found, type_):
                 self._context.note(path, "it is not known who made it")
                 return
@@ -350,14 +349,15 @@ class Reversal:
         elif swapped and record.exchanged:
             self._rename(source, target, RENAME_NOREPLACE, record)
         elif not self._context.holds(source, record.identity) and record.identity not in self._context.created:
-            # (What the step itself had made and removed again is nowhere by now.)
+            # An object that the step made and removed again does not exist.
             self._context.note(record.target, "the file that was moved here is gone")
         if lost is not None and not record.exchanged:
             self._bring_back(record.target, lost.type, lost.identity, lost.keeping, lost.metadata)
 
     def _take_away_unplaced(self, record: Move, place: Place) -> bool:
-        """What a step had made under a name for the time being, as ``.git/index.lock``, and what cannot have its own
-        name again: it was at the place at the end of no step, so it does not stay there. Whether it is kept beside.
+        """Remove an object that the step had made under a temporary name, such as ``.git/index.lock``, and that cannot
+        have its own name again: it was at this place at no step's end, so it must not stay. Returns whether it is in
+        quarantine.
         """
         opened = self._recorder.step(self._context.step)
         there = identity(place.dir_fd, place.name)
@@ -446,7 +446,7 @@ class Reversal:
             os.utime(proc_path(fd), ns=(found.st_atime_ns, mtime))
 
     def _dated_mtime(self, directory: Identity, now: int, known: int) -> int:
-        """The mtime that a directory gets which has ``now``, where the step has found the one that is ``known``."""
+        """The mtime for a directory that has ``now``, where the step had found ``known``."""
         dated = self._dated.get(self._context.step, {})
         if directory not in dated:
             return known

@@ -1,7 +1,7 @@
-"""The records that a reversal leaves as the system refuses it, with all older ones that have to do with the same.
+"""The records that a reversal leaves unreversed because the system refuses, with all older ones of the same objects.
 
-An older record says what was there before a newer one: reversed without that, it would find something else, and give
-back what was only there in between.
+An older record describes the state before a newer one. Without the newer reversal, it would find another state, and
+restore an intermediate one.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class RefusedRecords:
             for each in (path, *parents(path)):
                 if each in self._paths:
                     return self._paths[each]
-            # (Where names are still to be changed in a directory, its mtime is to be given back after that. What else
-            # is said of it does not depend on that.)
+            # A directory's mtime must be restored after its last change of names. Its other metadata does not depend on
+            # that.
             if isinstance(record, Touch) and path in self._holders:
                 return self._holders[path]
             if not isinstance(record, (Touch, Meta, Content)) and path in self._above:
@@ -57,7 +57,7 @@ class RefusedRecords:
         """The record is not reversed."""
         self.seqs.add(record.seq)
         if isinstance(record, Touch):
-            return  # (that of a directory alone keeps nothing else from being reversed)
+            return  # a directory's mtime alone blocks no other reversal
         for path in _paths_of(record):
             self._paths.setdefault(path, reason)
             self._holders.setdefault(path.rpartition(b"/")[0], reason)

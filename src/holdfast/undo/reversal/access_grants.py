@@ -1,7 +1,7 @@
-"""What a step has taken from its own owner, given back while what it did there is reversed.
+"""Access that a step has taken from its own owner, granted while the step's changes there are reversed.
 
-A user other than root may have closed a directory or a file to themselves. What was done there before is reversed
-before the modes are, so both are opened for that time.
+A user other than root may have closed a directory or a file to themselves. Earlier changes in it are reversed before
+its mode is, so it is opened for that time.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 def grant_access(
     recorder: Recorder, directories: Directories, record: Mutation, described: Container[Identity]
 ) -> Generator[tuple[bytes, ...]]:
-    """For the length of the block, what ``record`` has to do with is open to its owner, and so is all above it.
+    """For the length of the block, the objects of ``record`` and their parent directories are accessible to their
+    owner.
 
-    It is noted in the open step of the same id. Yields the paths that were opened: none if nothing was closed, or it is
-    not ours to open. At the end each gets back the mode that it had, but for what is ``described``: what a record says
-    of that follows. Raises `OSError`.
+    The grant is recorded in the open step of the same id. Yields the opened paths: none if nothing was closed, or
+    belongs to another user. At the end each gets its mode back, except those in ``described``, whose mode a later
+    record sets. Raises `OSError`.
     """
     opened: list[tuple[int, int, bool]] = []
     changed: list[bytes] = []
@@ -58,15 +59,15 @@ def grant_access(
 
 
 def revoke_access(directories: Directories, noted: Sequence[Mutation], described: Container[Identity]) -> None:
-    """Give what a reversal had opened when its keeper was killed the mode back that it had.
+    """Restore the modes of paths that a reversal had opened when its keeper was killed.
 
-    ``noted`` is what the reversal has recorded, ``described`` what the records that it reverses say themselves how it
-    is to be. What another process has changed since stays.
+    ``noted`` are the reversal's records; ``described`` are objects whose mode its reversed records set. Others' changes
+    since stay.
     """
-    for record in reversed(noted):  # (what is beneath a directory, before that)
+    for record in reversed(noted):  # entries of a directory before the directory
         if not isinstance(record, Meta) or record.identity in described:
             continue
-        with suppress(OSError):  # it is not there any more, or not ours to close
+        with suppress(OSError):  # it is gone, or not ours to close
             fd = _open(directories, record.path)
             try:
                 mode, now = record.metadata.mode, os.fstat(fd).st_mode
@@ -85,7 +86,7 @@ def _open_up(recorder: Recorder, record: Mutation, path: bytes, fd: int) -> None
 
 
 def with_access(mode: int) -> int:
-    """The mode, with its type, of what is open to its owner and has had this one before."""
+    """The mode, with the file type, of an object during the grant that had ``mode`` before."""
     return mode | (stat.S_IRWXU if stat.S_ISDIR(mode) else stat.S_IRUSR | stat.S_IWUSR)
 
 

@@ -35,13 +35,13 @@ _log = Log(__name__)
 
 
 class ReversalResult(NamedTuple):
-    """What an undo or a redo did."""
+    """The result of an undo or a redo."""
 
     steps: tuple[StepId, ...]
     paths: int
     """How many operations were reversed."""
     conflicts: tuple[Conflict, ...]
-    """What was left as it is; not empty only if it was forced, or in a recovery."""
+    """The skipped changes; not empty only after a forced undo, or in a recovery."""
 
 
 class ResumePoint(NamedTuple):
@@ -50,7 +50,7 @@ class ResumePoint(NamedTuple):
     position: int | None
     """Of all records of its steps; None: from the start, -1: all are reversed."""
     conflicts: tuple[Conflict, ...] = ()
-    """Those that it had met."""
+    """The conflicts until then."""
     foreign: frozenset[Identity] = frozenset()
     """Objects that others have changed since: they stay as they are, and no step left them so."""
     refused: Mapping[int, str] = MappingProxyType({})
@@ -153,7 +153,7 @@ def _carry_out(
     foreign = _find_foreign_edits(log, sealed, state, conflicts, unfinished.foreign - of_steps, named_again)
     recorded = {one.head.id: tuple(log.recorder.step(one.head.id).records) for one in sealed}
     concurrent = ConcurrentSteps(recorded)
-    # (In the order in which they act: of what two of them leave at a path, the later counts.)
+    # In the order of their actions: of two steps' results at a path, the later counts.
     for one in sorted(sealed, key=lambda one: recorded[one.head.id][-1].seq if recorded[one.head.id] else 0):
         head, stored = one.head, log.read(one.head.id)
         refused = _refused_records(one, reversal.refused, conflicts)
@@ -166,10 +166,10 @@ def _carry_out(
             known = told | objects_by_path(one.records).keys()
             conflicts += [Conflict(head.id, path, MOVED) for path in stays if path not in known]
         troubles = [StepConflict(found.path, found.reason, found.aside) for found in conflicts if found.step == head.id]
-        # (Where this reversal itself has changed something, there is what it has left.)
+        # Paths that this reversal has changed have its results.
         paths = held | dict(left.paths) | {path: was for path, was in held.items() if was != NOT_OURS} | stays
         if is_again := stored.head.state == state:
-            # (What it had reversed before is as it was left then, or others' matter.)
+            # Records reversed before have that reversal's results, or others' changes.
             paths = dict(stored.head.left) | paths
             left = left._replace(others=tuple(dict.fromkeys((*stored.head.others, *left.others))))
             troubles = [*(met for met in stored.head.conflicts if not is_refusal(met.reason)), *troubles]
@@ -191,7 +191,7 @@ def _carry_out(
             spared=foreign.spared,
             refused=refused,
         )
-        # (What could not be put back is not among them any more: it lies aside.)
+        # A preimage that could not be restored is not among them: it is in quarantine.
         needed = preimage_numbers([*opened.records, *refused])
         given_back = {record.number for record in opened.records if isinstance(record, PutBack)}
         for number in preimage_numbers(one.records) - needed - given_back:
@@ -212,8 +212,8 @@ def _until(unfinished: ResumePoint) -> int | None:
 
 
 def _give_back(log: UndoLog, records: Iterable[Mutation], sealed: Iterable[SealedStep]) -> dict[int, bool]:
-    """Take what is kept aside for records that were refused before, and are to be reversed now, to where it was kept.
-    Returns their sequence numbers, and whether it was there.
+    """Move preimages from quarantine back to their places, for refused records that will be reversed now. Returns their
+    sequence numbers, and whether each was there.
     """
     refused = {record.seq for one in sealed for record in log.heads[one.head.id].refused}
     return {record.seq: _is_given_back(log, record) for record in records if record.seq in refused}
@@ -227,8 +227,8 @@ def _is_given_back(log: UndoLog, record: Mutation) -> bool:
 
 
 def _take_waiting(log: UndoLog, sealed: Iterable[SealedStep]) -> tuple[dict[StepId, list[Mutation]], list[Conflict]]:
-    """The records of each step that wait in the state that it is about to come back to, with what was put aside for
-    them where it was kept; and a conflict for each of which that is gone.
+    """The records of each step that wait in the state to which it returns, with their preimages moved back from
+    quarantine; and a conflict for each missing one.
     """
     waiting: dict[StepId, list[Mutation]] = {}
     lost: list[Conflict] = []
@@ -244,8 +244,8 @@ def _take_waiting(log: UndoLog, sealed: Iterable[SealedStep]) -> tuple[dict[Step
 
 
 def _refused_records(one: SealedStep, refused: Set[int], conflicts: Iterable[Conflict]) -> list[Mutation]:
-    """What of the step waits, as the system refused it: nothing where all that it refused are the times of directories
-    that are another user's.
+    """The step's records that wait because the system refused them: none if it refused only the times of another user's
+    directories.
     """
     if not any(met.step == one.head.id and is_refusal(met.reason) for met in conflicts):
         return []
@@ -257,9 +257,9 @@ def _refused_records(one: SealedStep, refused: Set[int], conflicts: Iterable[Con
 
 
 def _held_paths(log: UndoLog, head: StepHead, records: Sequence[Mutation]) -> dict[bytes, Signature | None]:
-    """What there is where the system refused to change it: as the step had left it, or others'.
+    """The objects that the system refused to change: results of the step, or others'.
 
-    The ctime alone says nothing: chattr(1), which protects and releases it, changes that.
+    The ctime alone proves nothing: chattr(1), which protects and releases an object, changes it.
     """
     known = dict(head.left)
     held: dict[bytes, Signature | None] = {}
@@ -273,8 +273,8 @@ def _held_paths(log: UndoLog, head: StepHead, records: Sequence[Mutation]) -> di
 def _unreversed_paths(
     log: UndoLog, head: StepHead, left: StepRemains, told: Set[bytes]
 ) -> dict[bytes, Signature | None]:
-    """What the step had left before where that was not reversed, as another step has changed or moved it too: it is
-    there still, and no outsider's. ``told`` are the paths of conflicts.
+    """Earlier results of the step that were not reversed, since another step has changed or moved them too: they still
+    exist, and are no outsider's. ``told`` are the paths of conflicts.
     """
     known = dict(left.paths)
     stays: dict[bytes, Signature | None] = {}
@@ -293,15 +293,15 @@ def _unreversed_paths(
 
 
 def _note_renamed_edits(log: UndoLog, sealed: Sequence[SealedStep]) -> tuple[Sequence[SealedStep], frozenset[Identity]]:
-    """What others have changed by another name stays so, where the steps have only taken a name from it. It is theirs
-    whether it has that name or not.
+    """Others' changes by another name stay, where the steps only took a name from the object. They are theirs with or
+    without that name.
     """
     found = {one.path: one.object for one in edited_by_other_name(log, sealed) if not one.is_changed}
     if not found:
         return sealed, frozenset()
     noted: list[SealedStep] = []
     for one in sealed:
-        # (Where the step has left something of its own, that is there again once this is reversed.)
+        # If the step has a result of its own there, it returns when this is reversed.
         mine: set[tuple[State, bytes]] = {
             (one.head.state, path) for path, left in one.head.left if path in found and not (left and left.mode)
         }
@@ -320,9 +320,9 @@ def note_crossed(log: UndoLog, one: SealedStep, crossed: tuple[tuple[State, byte
 
 
 def _restored_mtimes(log: UndoLog, sealed: Sequence[SealedStep]) -> dict[StepId, dict[Identity, bool]]:
-    """For each step, the directories of which a step that was undone after this one came to them has given back the
-    mtime already, or gives it back now by records that its redo has made: the older of what the two had found was there
-    before both. True where the other one had set it: then the older one may be that.
+    """For each step, directories whose mtime another step, undone after this one touched them, restored already, or
+    restores now by its redo's records: the older of the two values that they found was there before both. True where
+    the other step had set it: then the older one may be that value.
     """
     came = {one.head.id: _first_changes(one) for one in sealed}
     since = min((seq for touched in came.values() for seq in touched.values()), default=None)
@@ -333,7 +333,7 @@ def _restored_mtimes(log: UndoLog, sealed: Sequence[SealedStep]) -> dict[StepId,
         is_redone = head.id in came and head.acted != head.last
         if since is None or head.first >= last or head.acted <= since or not (is_redone or head.state == "undone"):
             continue
-        with suppress(IntegrityError):  # of a step that is damaged nothing is known; for an mtime nothing else stops
+        with suppress(IntegrityError):  # of a damaged step nothing is known, and an mtime is no reason to stop
             records = log.read(head.id).records
             described = {record.identity for record in records if isinstance(record, Meta)}
             for object_ in {record.identity for record in records if isinstance(record, Touch)}:
@@ -342,7 +342,7 @@ def _restored_mtimes(log: UndoLog, sealed: Sequence[SealedStep]) -> dict[StepId,
     found: dict[StepId, dict[Identity, bool]] = {}
     for one in sealed:
         after = {
-            # (Of what began after it had come to them, this one knows the older mtime.)
+            # For later steps, this one has the older mtime.
             object_: [
                 is_set
                 for head, is_set in given.get(object_, ())
@@ -372,7 +372,7 @@ class _ForeignEdits(NamedTuple):
 
     paths: frozenset[bytes]
     spared: frozenset[bytes]
-    """Those of the paths at which it was moved or described, and stays as they have left it but for that."""
+    """The paths of others' objects that were only moved or described, and otherwise stay unchanged."""
 
 
 def _find_foreign_edits(
@@ -383,14 +383,14 @@ def _find_foreign_edits(
     foreign: frozenset[Identity],
     named_again: frozenset[Identity],
 ) -> _ForeignEdits:
-    """``named_again`` are those that others have changed by another name, and that may only have got theirs back."""
+    """``named_again`` are objects that others have changed by another name, and that may only have got theirs back."""
     brought = _restored_paths(log, sealed)
     found = {each.path for each in conflicts if each.reason not in NO_FOREIGN_EDIT and each.path not in brought}
     moved: set[bytes] = set()
     for one in sealed:
         found |= {path for then, path in one.head.crossed if then == state}
         places, left = objects_by_path(one.records), dict(one.head.left)
-        # What it only moved or described is theirs still; but of a directory nothing but that is told apart.
+        # An object that was only moved or described is still others'; for a directory only this can be distinguished.
         rewritten = {record.identity for record in one.records if isinstance(record, (Content, Made))}
         described = {record.identity for record in one.records if isinstance(record, Meta)}
         rewritten |= {places.get(path) for path, was in left.items() if was and stat.S_ISDIR(was.mode)} & described
@@ -402,8 +402,8 @@ def _find_foreign_edits(
 
 
 def _restored_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> frozenset[bytes]:
-    """Where there is what this reversal itself has put there. (What another step had left, which was denied in between,
-    is in the way of the rest then.)
+    """The paths where this reversal has put an object. A result of another step, which was denied meanwhile, then
+    blocks the rest.
     """
     records = sorted(
         (record for one in sealed for record in log.recorder.step(one.head.id).records), key=lambda record: record.seq

@@ -1,4 +1,4 @@
-"""What a reversal works on: the tree, the log, what others have changed, and what it has changed and noted so far."""
+"""The context of a reversal: the tree, the log, others' changes, and its own changes and records so far."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MOVED: Final = "another step has brought it here"
 NOT_DESCRIBED: Final = "it is back, but the system refuses some of its owner, permissions, attributes and times"
 LOST: Final = "the copy that was kept aside for it is gone"
 NO_FOREIGN_EDIT: Final = frozenset({UNPROTECTED, DETACHED, MOVED, NOT_DESCRIBED, LOST})
-"""Conflicts with no other change: what is there is what the reversal left."""
+"""Conflicts without further changes: the present object is the reversal's result."""
 
 _UNCHANGEABLE: Final = "it cannot be changed: "
 _REFUSALS: Final = {
@@ -50,13 +50,13 @@ _REFUSALS: Final = {
     errno.ETXTBSY: "a process runs it as its program",
     errno.EXDEV: "it is on another mount than the undo log",
 }
-"""What the system answers where it does not let this user change a path, and in words where no more is known. It says
-so of that path alone: the rest of the tree can be changed.
+"""Errors that mean the system does not permit this user to change a path, with words for unknown causes. They concern
+that path alone: the rest of the tree can be changed.
 """
 
 
 class Conflict(NamedTuple):
-    """Something that could not be brought back, because it is not what the step left, or cannot be changed."""
+    """An object that could not be restored, because it is not the step's result, or cannot be changed."""
 
     step: StepId
     path: bytes
@@ -66,7 +66,7 @@ class Conflict(NamedTuple):
 
 
 class NotDescribedError(PermissionError):
-    """What is back at the path does not get all of its metadata: the system refuses it."""
+    """A restored object lacks a part of its metadata: the system refuses it."""
 
     def __init__(self, path: bytes) -> None:
         super().__init__(errno.EPERM, os.strerror(errno.EPERM))
@@ -74,7 +74,7 @@ class NotDescribedError(PermissionError):
 
 
 class ReversalTools(NamedTuple):
-    """What a reversal works with."""
+    """The tools of a reversal."""
 
     recorder: Recorder
     preimages: Preimages
@@ -83,7 +83,7 @@ class ReversalTools(NamedTuple):
 
 
 class ReversalContext:
-    """It is the same for all records of a reversal, but for ``step`` and ``seq``: those are of the one at hand."""
+    """The same for all records of a reversal, except ``step`` and ``seq``, which are the present record's."""
 
     def __init__(self, tools: ReversalTools, foreign: frozenset[Identity], known: Iterable[Conflict]) -> None:
         """``foreign`` and ``known`` as `holdfast.undo.reversal._record_reversal.Reversal` has them."""
@@ -94,13 +94,13 @@ class ReversalContext:
         self.seq = 0
         self.conflicts = list(known)
         self.created: frozenset[Identity] = frozenset()
-        """What the steps had made: where it is gone again, nothing of it is missing."""
+        """Objects that the steps had made: their absence is no conflict."""
         self.other_links = OtherLinks(self.directories, self.aliases, ())
         self._changed: list[int] = []
         """Descriptors of the objects that the reversal of this record has changed."""
 
     def note_changed_at(self, place: Place) -> None:
-        """What is at the place was changed by the reversal of this record."""
+        """This record's reversal changed the object at the place."""
         if not self.foreign or identity(place.dir_fd, place.name) not in self.foreign:
             self._changed.append(os.open(place.name, OBJECT, dir_fd=place.dir_fd))
 
@@ -118,7 +118,7 @@ class ReversalContext:
         return left
 
     def holds(self, place: Place, object_: Identity) -> bool:
-        """Whether the object is at the place, by whatever identity it has now."""
+        """Whether the object, by its present identity, is at the place."""
         try:
             return identity(place.dir_fd, place.name) == self.aliases.now(object_)
         except OSError as error:
@@ -136,7 +136,7 @@ class ReversalContext:
             raise
 
     def put_aside(self, path: bytes, reason: str, type_: FileType, keeping: Keeping, metadata: Metadata) -> None:
-        """What belongs at the path cannot be brought back there: it is kept beside, and the conflict noted."""
+        """The object of this path cannot be restored there: put it into quarantine, and record the conflict."""
         if type_ == "d" and reason == ELSE:
             place = self.directories.place(path)
             found = lstat_of(place)
@@ -145,7 +145,7 @@ class ReversalContext:
         self.note(path, reason, aside=self.quarantine.keep(self.seq, type_, keeping, metadata))
 
     def note(self, path: bytes, reason: str, *, aside: bool = False) -> None:
-        """Note a conflict, once; ``aside`` if what belongs there is kept beside."""
+        """Record a conflict, once; ``aside`` if the preimage is in quarantine."""
         conflict = Conflict(self.step, path, reason, self.seq if aside else None)
         if conflict not in self.conflicts:
             self.recorder.note(ReversalConflict(self.recorder.next_seq(), self.step, self.seq, path, reason, aside))
@@ -156,7 +156,7 @@ class ReversalContext:
         target = os.open(proc_path(fd), os.O_RDWR | AT_ONCE)
         try:
             if keeping.how is KeepMethod.INLINE:
-                # (Emptied first, ext4 would write it to the disk at once.)
+                # If it were emptied first, ext4 would write it to the disk at once.
                 write_whole(target, keeping.content)
                 os.ftruncate(target, len(keeping.content))
                 return
@@ -177,8 +177,8 @@ def conflict_reason(error: OSError) -> str | None:
 
 
 def refusal_reason(root_fd: int, path: bytes, error: OSError | None = None) -> str | None:
-    """Why the system does not let the path, relative to the root, be changed, and what lifts that. None if that is not
-    what ``error`` says; without an error, if nothing is known to be in the way.
+    """Why the system does not permit a change of the path, relative to the root, with the remedy. None if ``error`` is
+    another error; without an error, if no obstacle is known.
     """
     if error is not None and error.errno not in _REFUSALS:
         return None
@@ -192,7 +192,7 @@ def is_refusal(reason: str) -> bool:
 
 
 def describe(path: bytes, fd: int, metadata: Metadata) -> None:
-    """Give what is back at the path, open as ``fd``, its metadata. Raises `NotDescribedError`, `OSError`."""
+    """Set the metadata of a restored object at the path, open as ``fd``. Raises `NotDescribedError`, `OSError`."""
     try:
         apply_metadata(fd, metadata)
     except PermissionError as error:
@@ -200,7 +200,7 @@ def describe(path: bytes, fd: int, metadata: Metadata) -> None:
 
 
 def lstat_of(place: Place) -> os.stat_result | None:
-    """What is at the place, a link itself; None if nothing is."""
+    """The `lstat` of the place; None if it is empty."""
     try:
         return os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -208,7 +208,7 @@ def lstat_of(place: Place) -> os.stat_result | None:
 
 
 def is_pristine(place: Place, found: os.stat_result, type_: FileType) -> bool:
-    """Whether what is there can be what a creation has just left: empty, and of the right type."""
+    """Whether the object there can be new from a creation: empty, and of the right type."""
     if file_type(found.st_mode) != type_:
         return False
     if type_ == "d":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Danger(Enum):
-    """What is about to happen."""
+    """A dangerous operation."""
 
     DELETE = "delete"
     """A name is removed."""
@@ -27,12 +27,12 @@ class Danger(Enum):
 
 
 class Risk(NamedTuple):
-    """What becomes of the content of a file that is opened, or changed by its path."""
+    """The effect of an operation on the content of a file that is opened, or changed by its path."""
 
     cut: int | None = None
-    """It is cut to this size at once."""
+    """It is truncated to this size at once."""
     writes: bool = False
-    """It may be written over from then on, and not only appended to."""
+    """It may be overwritten from then on, beyond appending."""
     reads: bool = False
     """By who reads it, too."""
 
@@ -41,7 +41,7 @@ NO_RISK = Risk()
 
 
 def risk_of(flags: int) -> Risk:
-    """That of an opening with these flags, of open(2). Who may read what is appended to may also map it, to write."""
+    """The risk of opening with these flags of open(2). Appending with the right to read permits mapping and writing."""
     access = flags & os.O_ACCMODE
     writes = access == os.O_RDWR or (access == os.O_WRONLY and not flags & os.O_APPEND)
     return Risk(0 if flags & os.O_TRUNC else None, writes, access == os.O_RDWR)
@@ -52,21 +52,21 @@ LOSING_MODES: Final = 0x02 | 0x08 | 0x10 | 0x80
 
 
 class Loss(NamedTuple):
-    """What a call takes from a file, or may take from now on."""
+    """The loss of a file by a call, now or later."""
 
     danger: Danger
     path: bytes
     object: Identity
     size: int
-    """What the file holds, in bytes."""
+    """The size of the file in bytes."""
     lost: int
-    """So many of them."""
+    """The number of lost bytes."""
     opens: bool = False
-    """The file is opened: what is written to it passes by."""
+    """The file is opened: later writes are not asked about."""
     reads: bool = False
     """It is opened for reading as well."""
     fd: int = -1
-    """It, if it is opened; ``O_PATH`` is enough."""
+    """A descriptor of it, if it is opened; ``O_PATH`` is enough."""
 
 
 class Guard(Protocol):
@@ -74,13 +74,13 @@ class Guard(Protocol):
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is asked at all: if not, nothing else need be called."""
+        """Whether there are any questions: if not, nothing else need be called."""
         ...
 
     def ask(self, step: OpenStep, loss: Loss) -> Callable[[], None]:
-        """Return if the operation may happen now. Raises `HeldError` if a person has to decide first.
+        """Return if the operation may happen now. Raises `HeldError` if a person must decide first.
 
-        What is returned is to be called if it happens.
+        Call the result when it happens.
         """
         ...
 
@@ -89,7 +89,7 @@ class Guard(Protocol):
         ...
 
     def note_made(self, step: OpenStep, path: bytes, object_: Identity) -> None:
-        """The step has made something."""
+        """The step has made an object."""
         ...
 
     def note_touch(self, path: bytes) -> None:
@@ -97,9 +97,9 @@ class Guard(Protocol):
         ...
 
     def note_moved(self, source: bytes, target: bytes, *, is_directory: bool, is_exchanged: bool) -> None:
-        """Something was moved; or two things have taken each other's places."""
+        """An object was moved, or two were exchanged."""
         ...
 
 
 def count_nothing() -> None:
-    """What there is to count where nothing is lost."""
+    """Does nothing, for operations without a loss."""

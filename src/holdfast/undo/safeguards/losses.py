@@ -1,4 +1,4 @@
-"""What a step loses: the rule by which safeguards count, and what they have to know of each run for it."""
+"""The losses of a step: the rule by which safeguards count them, and the facts about each run that it needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     """Whether checkpoints leave a path out; with where it, or a directory above it, lay before, and lies now."""
 
 _MOST_MADE = 1_000_000
-"""So much that a run has made is known as its own; what it makes beyond counts as if it had been there before."""
+"""The most objects that are known as made by a run; later ones count as older than the run."""
 _MOST_MOVED = 1_000_000
 """So much that was moved is known by where it lay before; beyond, everything counts."""
 _RULES = (GITIGNORE, CHECKPOINTIGNORE)
@@ -36,7 +36,7 @@ class _Run:
     def __init__(self) -> None:
         self.made: set[Identity] = set()
         self.opened: set[Identity] = set()
-        """What was opened for writing, and counted."""
+        """Files that were opened for writing, and counted."""
 
 
 class Losses:
@@ -47,19 +47,19 @@ class Losses:
         ask_rules: Callable[[], Rules] = lambda: _leaves_nothing_out,
         is_kept: Callable[[bytes], bool] = lambda _path: False,
     ) -> None:
-        """``ask_rules`` is called when the first run begins to be guarded. What it returns says of a path whether
-        checkpoints leave it out (`ExcludedDirectories.leaves_out`); that is asked of one before a run changes a rule
-        file beside it, and is to remember what those say. ``is_kept`` says whether Git holds what a file does.
+        """``ask_rules`` is called when the first run begins to be guarded. Its result tells whether checkpoints leave a
+        path out (`ExcludedDirectories.leaves_out`); it is asked about a path before a run changes a rule file beside
+        it, and must remember the former rules. ``is_kept`` tells whether Git has a file's content.
         """
         self._ask_rules = ask_rules
         self._is_kept = is_kept
         self._rules: Rules | None = None
         self._runs: dict[str, _Run] = {}
         self._origins = PathTree[bytes]()
-        """By the path where something lies now: where it lay before it was moved. What is below it went with it."""
+        """Present path → the path before a move. It includes everything below it."""
 
     def weigh(self, step: OpenStep, loss: Loss) -> Weight | None:
-        """What a loss counts; None if it does not. This is the whole rule.
+        """The weight of a loss; None if it does not count. This is the complete rule.
 
         A file counts, with the bytes that a call is about to take from it, if all of this holds:
 
@@ -70,8 +70,8 @@ class Losses:
           file, but once in a run; and not where an SQLite database, known by its header, is opened for reading and
           writing, as its library changes single pages, each of which it keeps until the change is complete.
 
-        A file that is deleted counts until the step makes one at its path, if a Git repository holds the content: so
-        Git changes files.
+        If a Git repository has its content, a deleted file counts only until the step makes one at its path: Git
+        changes files in this way.
 
         In a step, a file counts once, and no more of its bytes than it had when it first counted.
         """
@@ -87,7 +87,7 @@ class Losses:
         return Weight(left is None, min(loss.lost, loss.size if left is None else left), is_kept)
 
     def count(self, step: OpenStep, loss: Loss, weight: Weight) -> None:
-        """It has happened, or is about to."""
+        """The loss has happened, or is about to."""
         step.partly_lost[loss.object] = step.partly_lost.get(loss.object, loss.size) - weight.bytes
         step.lost_files += weight.files
         step.lost_bytes += weight.bytes
@@ -98,17 +98,17 @@ class Losses:
             step.opened_first.add(loss.object)
 
     def note_denied(self, step: OpenStep) -> None:
-        """The step is taken back: a new try at what it has opened is asked about as before."""
+        """The step is rolled back: a new attempt at its opened files is asked about again."""
         self._of(step).opened -= step.opened_first
 
     def begin(self, run: str) -> None:
-        """What the run has made and opened until now was there before: for a session, of which each command counts as a
-        run of its own.
+        """The run's objects and opened files count as older than the run from now on: for a session, in which each
+        command counts as a run of its own.
         """
         self._runs.pop(run, None)
 
     def note_made(self, step: OpenStep, path: bytes, object_: Identity) -> None:
-        """The step has made something."""
+        """The step has made an object."""
         if (weight := step.replaceable.pop(path, None)) is not None:
             step.lost_files -= weight.files
             step.lost_bytes -= weight.bytes
@@ -125,17 +125,17 @@ class Losses:
             self._was_left_out(path)
 
     def note_moved(self, source: bytes, target: bytes, *, is_directory: bool, is_exchanged: bool) -> None:
-        """What lay at ``source`` lies at ``target`` (``is_exchanged``: and vice versa), and counts as before."""
+        """The object at ``source`` is now at ``target`` (``is_exchanged``: and vice versa), and counts as before."""
         was_out = self._was_left_out(source)
         moved, replaced = self._taken(source, target), self._taken(target, source)
         if is_exchanged:
             self._enter(replaced)
         elif not is_directory and self._was_left_out(target) == was_out:
-            del moved[target]  # (rules do not tell the two paths apart)
+            del moved[target]  # rules treat the two paths alike
         self._enter(moved)
 
     def keep(self, runs: Iterable[str]) -> None:
-        """These runs are guarded now: forget all others, and what is known of no run if there are none. Raises
+        """These runs are guarded now: forget the facts about all others; without runs, forget all. Raises
         `StorageError`.
         """
         present = set(runs)
@@ -151,7 +151,7 @@ class Losses:
         return self._runs.setdefault(step.begin.run, _Run())
 
     def _origin(self, path: bytes) -> tuple[bytes, bytes]:
-        """Where what is moved, ``path`` or the nearest directory above it, lay before, and where it lies now."""
+        """The place of a moved object, ``path`` or its nearest moved parent, before and after the move."""
         now = path
         while now and now not in self._origins:
             now = now.rpartition(b"/")[0]
@@ -162,8 +162,8 @@ class Losses:
         return origin + path[len(now) :]
 
     def _taken(self, source: bytes, target: bytes) -> dict[bytes, bytes]:
-        """Where what lies at ``source``, and what has come to lie below it, lay before: by the paths that it has at
-        ``target``. Nothing is known of it at ``source`` from here on.
+        """The former places of the object at ``source`` and of moved objects below it, by their paths at ``target``.
+        Removes the entries at ``source``.
         """
         taken = {target: self._before(source)}
         for path, before in self._origins.take(source).items():
@@ -171,7 +171,7 @@ class Losses:
         return taken
 
     def _enter(self, origins: dict[bytes, bytes]) -> None:
-        """``origins`` has directories before what is below them."""
+        """``origins`` has directories before the paths below them."""
         for path, before in origins.items():
             if self._before(path) != before:
                 self._origins[path] = before
@@ -190,7 +190,7 @@ def _leaves_nothing_out(_path: bytes, _moved: tuple[bytes, bytes]) -> bool:
 
 
 def _is_database(fd: int) -> bool:
-    with suppress(OSError):  # (who may not read it has not opened it for reading either)
+    with suppress(OSError):  # a process that may not read it has not opened it for reading either
         opened = os.open(proc_path(fd), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             return os.pread(opened, max(map(len, _DATABASES)), 0).startswith(_DATABASES)

@@ -1,4 +1,4 @@
-"""The steps that are open: what each has recorded, what it need not record again, and what others edit meanwhile."""
+"""The open steps: the records of each, objects that need no further record, and others' edits meanwhile."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ Natively: TypeAlias = "Step | None"
 
 
 class Weight(NamedTuple):
-    """What a loss adds to what its step has lost."""
+    """The addition to the losses of a step."""
 
     files: int
     bytes: int
     is_kept: bool = False
-    """Git holds what is deleted: made anew at its path, the file is not lost."""
+    """Git has the deleted content: a new file at its path revokes the loss."""
 
 
 class Rule(Enum):
-    """By what it is asked."""
+    """The reason of a question."""
 
     LOSS = "loss"
-    """The step would have lost so many files or bytes (`holdfast.undo.safeguards.losses`)."""
+    """The step would have lost this many files or bytes (`holdfast.undo.safeguards.losses`)."""
     RENAME_OVER = "rename_over"
     """Each rename that replaces a file is asked about."""
     LIMIT = "limit"
@@ -65,10 +65,10 @@ _log = Log(__name__)
 
 
 class EditsInStep:
-    """What others edit while a step goes on. Kept until the step ends, and then compared with its records, which may be
-    taken back until then.
+    """Others' edits during a step. Kept until the step ends, and then compared with its records, which may be retracted
+    until then.
 
-    Sequence numbers say when an edit was known. For one thread at a time.
+    Sequence numbers give the order of edits. For one thread at a time.
     """
 
     __slots__ = ("_objects", "_paths", "is_bounded")
@@ -77,7 +77,7 @@ class EditsInStep:
         self._paths: dict[bytes, list[int]] = {}
         self._objects: dict[Identity, list[int]] = {}
         self.is_bounded = False
-        """There were more than are kept: then the root's path stands for anything."""
+        """There were more than the limit: then the root's path stands for any path."""
 
     def add(self, edit: ForeignEdit, acted: int) -> None:
         """One more edit; the step has recorded nothing after the sequence number ``acted`` yet."""
@@ -86,31 +86,31 @@ class EditsInStep:
             return
         _note(self._paths, edit.paths, edit.seq, acted)
         _note(self._objects, edit.objects, edit.seq, acted)
-        # (What is noted anew for the same is no more than the step itself has recorded.)
+        # Repeated edits of the same take no more space than the step's own records.
         if len(self._paths) + len(self._objects) > MOST_EDITS:
             self.is_bounded = True
             self._bound(edit.seq)
 
     def _bound(self, seq: int) -> None:
-        # (The last such edit says as much as all before it.)
+        # The last such edit includes all before it.
         if self.is_bounded:
             self._paths.clear()
             self._objects.clear()
         self._paths[_ANYTHING] = [seq]
 
     def paths(self) -> Iterator[tuple[int, bytes]]:
-        """What was edited by its path, the root's: anything; with the sequence numbers."""
+        """Edited paths, the root's for any path; with the sequence numbers."""
         return _numbered(self._paths)
 
     def objects(self) -> Iterator[tuple[int, Identity]]:
-        """What was edited by whatever name, as `paths`."""
+        """Edited objects, by any name, as `paths`."""
         return _numbered(self._objects)
 
 
 def _note(known: dict[T, list[int]], found: Iterable[T], seq: int, acted: int) -> None:
     for one in found:
         numbers = known.setdefault(one, [])
-        # (Between two edits the step may have come to it, or moved it; else one says as much as both.)
+        # Between two edits the step may have touched or moved it; otherwise one number is enough.
         if not numbers or numbers[-1] <= acted:
             numbers.append(seq)
 
@@ -128,33 +128,33 @@ class OpenStep(msgspec.Struct):
 
     begin: Begin
     native: Natively = None
-    """What is known of it where calls are carried out natively."""
+    """Its state in the native recorder."""
     taken: list[Mutation] = msgspec.field(default_factory=list["Mutation"])
-    """`records`, without those that were written natively since."""
+    """`records`, without native ones since."""
     touched: Paths = msgspec.field(default_factory=set[bytes])
     """Directories whose mtime is recorded."""
     created: Objects = msgspec.field(default_factory=set["Identity"])
-    """What the step itself made: what becomes of it needs no preimage."""
+    """Objects that the step itself made: their changes need no preimage."""
     captured: Objects = msgspec.field(default_factory=set["Identity"])
     """Files whose content is recorded."""
     described: Objects = msgspec.field(default_factory=set["Identity"])
     """Objects whose metadata is recorded."""
     contacts: Contacts = msgspec.field(default_factory=set["ObjectKey"])
-    """What it has come upon."""
+    """Objects that it has touched."""
     removed: set[Signature] = msgspec.field(default_factory=set["Signature"])
-    """What it has removed of its own, as another step that ended meanwhile found it."""
+    """Its own objects that it has removed, as another step that ended meanwhile recorded them."""
     shared: list[int] = msgspec.field(default_factory=list[int])
-    """The numbers of preimages that have other names, as far as is known."""
+    """The numbers of preimages that have other names, as far as known."""
     seen_before: dict[Identity, tuple[int, int, int] | None] = msgspec.field(
         default_factory=dict["Identity", "tuple[int, int, int] | None"]
     )
-    """`stats_before`, without what was noted natively since."""
+    """`stats_before`, without native ones since."""
     renamed: list[Link | Move] = msgspec.field(default_factory=list["Link | Move"])
-    """`renames`, without those that were written natively since."""
+    """`renames`, without native ones since."""
     renames_by_others: list[Link | Move] = msgspec.field(default_factory=list["Link | Move"])
-    """Those of other steps, from its beginning until it was looked at what it left."""
+    """Other steps' renames, from its beginning until its results were examined."""
     detached: set[ObjectKey] = msgspec.field(default_factory=set["ObjectKey"])
-    """What has lost a name and has others, and of which nothing is in the log."""
+    """Objects that lost a name, have others, and have nothing in the log."""
     copied_here: int = 0
     """`copied`, where nothing is copied natively."""
     inline: int = 0
@@ -162,7 +162,7 @@ class OpenStep(msgspec.Struct):
     partly_lost: dict[Identity, int] = msgspec.field(default_factory=dict["Identity", int])
     """Of each file that counts as lost, the bytes that do not yet (`holdfast.undo.safeguards.losses`)."""
     opened_first: set[Identity] = msgspec.field(default_factory=set["Identity"])
-    """What it was the first of its run to open for writing, and counted."""
+    """Files that it was the first of its run to open for writing, and that counted."""
     lost_files: int = 0
     lost_bytes: int = 0
     replaceable: dict[bytes, Weight] = msgspec.field(default_factory=dict[bytes, "Weight"])
@@ -172,23 +172,23 @@ class OpenStep(msgspec.Struct):
     held: int = 0
     """The ticket that it waits for; 0 if none."""
     allowed: set[Rule] = msgspec.field(default_factory=set["Rule"])
-    """What a person was asked about, and let happen."""
+    """Questions that a person has allowed."""
     reverses: bool = False
-    """It records a reversal: no person is asked, and no limit holds, so that everything can be had back."""
+    """It records a reversal: no questions and no limits, so that everything can be restored."""
     unprotected: Unprotected | None = None
     """From when on it is not protected, and why."""
     busy: int = 0
     """Operations in flight outside of the gate."""
     looked_at: int = 0
-    """The sequence number up to which others had changed the tree when it was looked at what it left; 0 if never."""
+    """The sequence number of others' last change when its results were examined; 0 before."""
     span: tuple[int, int] | None = None
     """The sequence numbers of its first record and its last, if some were taken out."""
     transient: frozenset[bytes] = frozenset()
-    """The paths at which it made and removed something that is in no record any more."""
+    """The paths of objects that it made and removed, and that are in no record any more."""
     edits: EditsInStep = msgspec.field(default_factory=EditsInStep)
-    """What others have changed while it went on, whether it had to do with that or not."""
+    """Others' changes during the step, related to it or not."""
     last: float = 0.0
-    """`last_active`, but for what was done natively."""
+    """`last_active`, without native operations."""
 
     @classmethod
     def opened(cls, begin: Begin, native: Step | None, *, reverses: bool = False, last: float = 0.0) -> OpenStep:
@@ -211,7 +211,7 @@ class OpenStep(msgspec.Struct):
 
     @property
     def renames(self) -> list[Link | Move]:
-        """Those of its records by which something has got another path."""
+        """Its records that give objects another path."""
         self._take()
         return self.renamed
 
@@ -223,8 +223,8 @@ class OpenStep(msgspec.Struct):
 
     @property
     def stats_before(self) -> dict[Identity, tuple[int, int, int] | None]:
-        """Size, mtime and ctime of what is captured or described, from before; None where they could not tell a change
-        that followed at once.
+        """Size, mtime and ctime of captured or described objects, from before; None where these could not show an
+        immediate change.
         """
         if self.native is not None and (found := self.native.take_before()) is not None:
             for object_, before in _decode_before(found):
@@ -233,7 +233,7 @@ class OpenStep(msgspec.Struct):
 
     @property
     def last_active(self) -> float:
-        """When it last did something, on the monotonic clock."""
+        """The time of its last operation, on the monotonic clock."""
         return self.last if self.native is None else max(self.last, self.native.last)
 
     @property
@@ -242,14 +242,14 @@ class OpenStep(msgspec.Struct):
         return self.copied_here if self.native is None else self.native.copied
 
     def note_copied(self, size: int) -> None:
-        """So many more bytes of preimages were copied."""
+        """Count ``size`` more bytes of copied preimages."""
         if self.native is None:
             self.copied_here += size
         else:
             self.native.copied += size
 
     def add_edit(self, edit: ForeignEdit) -> None:
-        """Others have changed something, which is known by the number of the record."""
+        """Add others' edit, which is identified by the number of its record."""
         was_bounded = self.edits.is_bounded
         self.edits.add(edit, self.records[-1].seq if self.records else 0)
         if self.edits.is_bounded and not was_bounded:
@@ -261,7 +261,7 @@ class OpenStep(msgspec.Struct):
 
     @property
     def journal_note(self) -> tuple[Unprotected, ...]:
-        """What the journal says of it besides."""
+        """Its additional records in the journal."""
         return (self.unprotected,) if self.unprotected else ()
 
     @property

@@ -1,13 +1,13 @@
 """The safeguards that are configured, and the tickets of the operations that they hold.
 
-While a ticket waits, its step waits whole: each of its mutations is held. An answer allows the danger for the rest of
-the step, or denies it: then the keeper rolls the step back (`holdfast.undo.local_service.undo_service`). A
-ticket that is not answered in time is denied.
+While a ticket waits, all mutations of its step are held. An answer allows the danger for the rest of the step, or
+denies it: then the keeper rolls the step back (`holdfast.undo.local_service.undo_service`). A ticket without an answer
+in time is denied.
 
-However a hold ends without approval, its step is taken back whole at that moment: denied, not answered in time, or
-ended while it waits (`holdfast.undo.local_service.undo_service`). A file system server cannot hold an operation for so
-long, and lets it fail earlier: the ticket lapses, the step is taken back then, and the ticket waits on alone. If it is
-allowed, the next step of the run that tries the same by the same command goes on.
+A hold without approval rolls its step back completely: after a denial, without an answer in time, or if the step ends
+while it waits. A file system server cannot hold an operation that long, and lets it fail earlier: the ticket lapses,
+the step is rolled back then, and the ticket waits on alone. If it is allowed, the next step of the run that tries the
+same by the same command continues.
 """
 
 from __future__ import annotations
@@ -56,28 +56,27 @@ class _Ticket(NamedTuple):
     rule: Rule
     until: float
     has_lapsed: bool = False
-    """What it was about has failed meanwhile, and its step was taken back: it may be tried again."""
+    """Its operation has failed meanwhile, and its step was rolled back: it may be tried again."""
 
     @property
     def about(self) -> _About:
-        """What it asks about, in whichever step."""
+        """The subject of its question, for any step."""
         return _about(self.step, self.rule)
 
 
 _About: TypeAlias = "tuple[str, tuple[bytes, ...], Rule]"
-"""A run, a command of it, and by what is asked. (Not the path: at which file a threshold is reached is chance.)"""
+"""A run, a command of it, and the rule. Not the path, since the file that reaches a threshold is arbitrary."""
 
 
 class Safeguards:
     """Implements `Guard`. All methods are called under the recorder's gate."""
 
     def __init__(self, clock: Clock, thresholds: Thresholds = OFF, losses: Losses | None = None) -> None:
-        """``losses`` says what counts (None: whatever there is)."""
+        """``losses`` decides which losses count (None: all)."""
         self.thresholds = thresholds
         """May be changed at any time."""
         self.on_held: Callable[[TicketInfo, str, int], object] | None = None
-        """Gets each new ticket, the run that it is of, and how many files its step would have lost. It must not wait.
-        """
+        """Receives each new ticket, its run, and how many files its step would have lost. It must not block."""
         self._losses = losses or Losses()
         self.note_made, self.note_touch = self._losses.note_made, self._losses.note_touch
         self.note_moved = self._losses.note_moved
@@ -88,7 +87,7 @@ class Safeguards:
         self._unanswered: list[tuple[str, TicketInfo]] = []
         """By their runs."""
         self._passes: dict[_About, float] = {}
-        """What was allowed when its step had ended, and until when."""
+        """Permissions for steps that had ended, with their expiry."""
         self._refused: set[StepId] = set()
 
     @property
@@ -125,7 +124,7 @@ class Safeguards:
             step.allowed.add(rule)
             return
         message = f"{_name(step)} is about to {what}"
-        # (Who tries it again is asked about anew: the question before is not needed any more.)
+        # A new attempt gets a new question, which replaces the former one.
         self._drop(lambda ticket: ticket.has_lapsed and ticket.about == about)
         if len(self._tickets) >= _MOST:
             raise OSError(errno.ENOSPC, "too many operations wait for a person")
@@ -156,7 +155,8 @@ class Safeguards:
         self._losses.keep(runs)
 
     def allow(self, number: int) -> TicketInfo:
-        """Let the step go on, past this danger for good; if it has ended, the next one of its run that tries the same.
+        """Let the step continue, past this danger permanently; if it has ended, the next step of its run that tries the
+        same.
 
         Raises `NotFoundError`.
         """
@@ -168,7 +168,7 @@ class Safeguards:
         else:
             ticket.step.allowed.add(ticket.rule)
             ticket.step.held = 0
-            ticket.step.last = self._clock.monotonic()  # (to wait for the answer was no pause)
+            ticket.step.last = self._clock.monotonic()  # waiting for the answer was no pause
         _log.info("safeguard confirmed", step_id=ticket.step.id, ticket=number)
         return ticket.info
 
@@ -199,8 +199,8 @@ class Safeguards:
         return [info.id for info in late]
 
     def lapse(self, number: int) -> StepId | None:
-        """What the ticket is about is about to fail; the ticket waits on. The step that has to be taken back; None if
-        that does not wait any more.
+        """The ticket's operation is about to fail; the ticket waits on. Returns the step to roll back; None if the
+        ticket no longer waits.
         """
         ticket = self._tickets.get(number)
         if ticket is None or ticket.has_lapsed:
@@ -217,7 +217,7 @@ class Safeguards:
             self._unanswered.append((ticket.step.begin.run, msgspec.structs.replace(ticket.info, unanswered=waited)))
 
     def unanswered(self, run: str) -> tuple[TicketInfo, ...]:
-        """What was held of the ``run``, or of none, without an answer in time; each is told once."""
+        """Tickets of the ``run``, or without a run, that got no answer in time; each is returned once."""
         told = tuple(info for of, info in self._unanswered if of in (run, ""))
         self._unanswered = [(of, info) for of, info in self._unanswered if of not in (run, "")]
         return told
@@ -227,7 +227,7 @@ class Safeguards:
         return number in self._tickets and self._tickets[number].has_lapsed
 
     def forget(self, step: StepId) -> None:
-        """The step has ended: nothing of it waits any more, but for a ticket that has lapsed."""
+        """The step has ended: its tickets no longer wait, except lapsed ones."""
         self._drop(lambda ticket: ticket.step.id == step and not ticket.has_lapsed)
 
     def _drop(self, is_over: Callable[[_Ticket], bool]) -> None:

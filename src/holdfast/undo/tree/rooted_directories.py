@@ -1,7 +1,7 @@
-"""Directories of a workspace by path, for the keeper, and what is at a name in one: reached from the root, following no
-link (I7).
+"""Directories of a workspace by path, for the keeper, and their entries: opened from the root, without following links
+(I7).
 
-Unlike what a checkpoint may name, the paths here include ``.git`` and everything else that is in the tree.
+Unlike a checkpoint's, these paths include ``.git`` and everything else in the tree.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TRIES = 16
 
 
 class Directories:
-    """The directories below a root, opened when they are asked for; at most 128 stay open. For one thread at a time."""
+    """The directories below a root, opened on demand; at most 128 stay open. For one thread at a time."""
 
     def __init__(self, root_fd: int) -> None:
         """``root_fd`` is borrowed."""
@@ -59,7 +59,7 @@ class Directories:
         return fd
 
     def forget(self, path: bytes) -> None:
-        """Close what was opened at or below ``path``: it is not there any more."""
+        """Close the directories at or below ``path``, which no longer exists."""
         below = path + b"/"
         for known in [known for known in self._open if known == path or known.startswith(below)]:
             os.close(self._open.pop(known))
@@ -69,7 +69,7 @@ class Directories:
             try:
                 return open_below(self._root, path, _DIRECTORY, _RULES)
             except BlockingIOError:
-                continue  # a rename elsewhere raced with the look-up
+                continue  # a rename of a parent raced with the look-up
             except OSError as error:
                 if error.errno != errno.ENOSYS:
                     raise
@@ -91,12 +91,12 @@ class Directories:
 
 
 def lstat(place: Place) -> os.stat_result:
-    """What is there. Raises `OSError`."""
+    """The `lstat` of the place. Raises `OSError`."""
     return os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
 
 
 def lstat_or_none(place: Place) -> os.stat_result | None:
-    """What is there; None if nothing is."""
+    """The `lstat` of the place; None if it is empty."""
     try:
         return lstat(place)
     except FileNotFoundError:
@@ -105,12 +105,12 @@ def lstat_or_none(place: Place) -> os.stat_result | None:
 
 def exists(place: Place) -> bool:
     """Whether anything is there."""
-    # (An exception would take longer than the system does.)
+    # An exception takes longer than the system call.
     return os.access(place.name, os.F_OK, dir_fd=place.dir_fd, follow_symlinks=False)
 
 
 def is_at(place: Place, found: os.stat_result) -> bool:
-    """Whether the object is where it is said to be."""
+    """Whether the object is at the place."""
     try:
         return os.path.samestat(lstat(place), found)
     except OSError:

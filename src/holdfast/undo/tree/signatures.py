@@ -1,9 +1,9 @@
-"""What a path looks like when a step is done with it, and whether it still is so.
+"""The signature of an object at the end of a step, and the comparison with its present state.
 
-Whatever changes content or metadata of an object sets its ctime; but so does a name that comes or goes, in the undo log
-too, and in a directory. So where an object had several names its owner, its extended attributes and its content decide,
-if the ctime is another one: the content by the hash of a small file that was taken when the step was finished. Of a
-directory and of a pipe owner and attributes alone decide.
+Every change of an object's content or metadata sets its ctime. So does a name that comes or goes, even in the undo log,
+and so do entries of a directory. For an object with several names and another ctime, owner, extended attributes and
+content decide: the content by the hash of a small file from the end of the step. For a directory and a pipe only owner
+and attributes decide.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _CHUNK = 1 << 20
 
 
 def signature(directories: Directories, path: bytes, alive_until: int | None = None) -> Signature | None:
-    """What the path looks like now; None if nothing is there.
+    """The present signature of the path; None if it is empty.
 
-    What was changed after ``alive_until`` (ns) is `NOT_OURS`.
+    An object that was changed after ``alive_until`` (ns) is `NOT_OURS`.
     """
     return _look(directories, path, alive_until, 0)
 
 
 def _look(directories: Directories, path: bytes, alive_until: int | None, known: int) -> Signature | None:
-    """`signature`; where the ctime is the ``known`` one, without what that vouches for."""
+    """`signature`; if the ctime is ``known``, without the values that it proves unchanged."""
     try:
         place = place_at(directories, path)
         if path:
@@ -52,7 +52,7 @@ def _look(directories: Directories, path: bytes, alive_until: int | None, known:
             parent = os.fstat(place.dir_fd).st_ino
             xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
         else:
-            # (By its descriptor: who may not search it may not look at what is called "." in it.)
+            # By its descriptor: without search permission, its entry "." cannot be examined.
             found, parent, xattrs = os.fstat(place.dir_fd), 0, partial(read_xattrs, place.dir_fd)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -71,8 +71,9 @@ def place_at(directories: Directories, path: bytes) -> Place:
 
 
 def signature_of(found: os.stat_result, device: int, xattrs: Callable[[], Xattrs], parent: int = 0) -> Signature:
-    """The signature of what was looked at, in the directory with the inode number ``parent``; ``device`` is that of the
-    workspace's root. ``xattrs`` reads its extended attributes, and is called only where the ctime cannot tell of them.
+    """The signature of an examined object, in the directory with the inode number ``parent``; ``device`` is that of the
+    workspace's root. ``xattrs`` reads its extended attributes, and is called only if the ctime cannot show their
+    changes.
     """
     left = _outline(found, device, parent)
     if left.ctime and left.names == 1:
@@ -82,10 +83,9 @@ def signature_of(found: os.stat_result, device: int, xattrs: Callable[[], Xattrs
 
 def _outline(found: os.stat_result, device: int, parent: int) -> Signature:
     """The signature but for owner and attributes."""
-    # (That of the root may have another number when it is mounted again.)
+    # The root's device may have another number after a new mount.
     device = 0 if found.st_dev == device else found.st_dev
-    # The size and the times of a directory are those of its names, which other steps change too; those of a pipe are
-    # those of what goes through it.
+    # Size and times of a directory change with its entries, also by other steps; those of a pipe change with its data.
     if stat.S_ISDIR(found.st_mode) or stat.S_ISFIFO(found.st_mode):
         return Signature(found.st_ino, found.st_mode, 0, 0, 0, 1, parent, device=device)
     return Signature(
@@ -101,7 +101,7 @@ def _outline(found: os.stat_result, device: int, parent: int) -> Signature:
 
 
 def describe_object(found: os.stat_result, xattrs: Callable[[], Xattrs]) -> ObjectDescription:
-    """Owner and extended attributes of what was looked at."""
+    """Owner and extended attributes of the examined object."""
     try:
         attributes = _digest(xattrs())
     except OSError:
@@ -110,22 +110,22 @@ def describe_object(found: os.stat_result, xattrs: Callable[[], Xattrs]) -> Obje
 
 
 NO_XATTRS = hash_bytes(msgspec.msgpack.encode(()))
-"""`ObjectDescription.attributes` of an object that has none."""
+"""`ObjectDescription.attributes` of an object without attributes."""
 
 
 @lru_cache(maxsize=8)
 def _digest(xattrs: Xattrs) -> bytes:
-    # (Most of what lies together has the same attributes, or none.)
+    # Neighbouring objects usually have the same attributes, or none.
     return hash_bytes(msgspec.msgpack.encode(xattrs))
 
 
 def unknown_signature(left: Signature) -> Signature:
-    """Stands for what is still written to: nothing that is there equals it."""
+    """Stands for an object that is still written to: no present object equals it."""
     return Signature(left.inode, 0, 0, 0, 0, parent=left.parent, device=left.device)
 
 
 def is_unknown(left: Signature | None) -> bool:
-    """Whether it is not known what was left."""
+    """Whether the result is unknown."""
     return left is not None and left.inode != 0 and left.mode == 0
 
 
@@ -167,9 +167,9 @@ def is_untouched(directories: Directories, path: bytes, left: Signature | None) 
 
 
 def is_same(left: Signature | None, now: Signature | None, place: Callable[[], Place]) -> bool:
-    """Whether an object that a step left, and that looks as ``now``, is unchanged; wherever it is.
+    """Whether a step's result, now with the signature ``now``, is unchanged, at any path.
 
-    ``place`` says where that is, and is called if more must be looked at; it may raise `OSError`.
+    ``place`` returns its place, and is called if more must be compared; it may raise `OSError`.
     """
     if left is None or now is None:
         return left is now
@@ -197,7 +197,7 @@ def is_described(left: ObjectDescription | None, now: ObjectDescription | None) 
 
 
 def described_at(place: Place) -> ObjectDescription:
-    """Owner and extended attributes of what is at the place. Raises `OSError`."""
+    """Owner and extended attributes of the object at the place. Raises `OSError`."""
     found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
     return describe_object(found, partial(read_xattrs_at, place.dir_fd, place.name))
 
