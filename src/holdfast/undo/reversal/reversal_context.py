@@ -100,7 +100,7 @@ class ReversalContext:
         """Descriptors of the objects that the reversal of this record has changed."""
 
     def note_changed_at(self, place: Place) -> None:
-        """This record's reversal changed the object at the place."""
+        """The reversal of this record changed the object at the place."""
         if not self.foreign or identity(place.dir_fd, place.name) not in self.foreign:
             self._changed.append(os.open(place.name, OBJECT, dir_fd=place.dir_fd))
 
