@@ -1,3 +1,1 @@
-"""What a supervised process gets before its program: the filter of system calls, Landlock, and the shim that sets
-both.
-"""
+"""The preparation of a supervised process: the filter of system calls, Landlock, and the shim that sets both."""

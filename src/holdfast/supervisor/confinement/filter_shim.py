@@ -1,12 +1,12 @@
-"""What runs inside a box before the command does: it puts itself under the filter, hands the listener out, and becomes
+"""The shim that precedes the command in a box: it puts itself under the filter, sends the listener out, and executes
 the command.
 
-It is started by `arguments` where a box is built by another program, or called as `enter` in a child. What it says on
-the channel, a pair of ``SOCK_SEQPACKET``, is one message with the listener (who sends it tells ``SCM_CREDENTIALS``, in
-the pid namespace of the receiver); it goes on when one comes back, and ends if the other side does. If the
-command cannot be executed, a second message is the errno in decimal.
+A box that another program builds starts it by `arguments`; a child calls `enter`. It sends one message with the
+listener on the channel, a pair of ``SOCK_SEQPACKET`` (``SCM_CREDENTIALS`` identifies the sender in the receiver's pid
+namespace). It continues after an answer, and ends with the other side. If the command cannot be executed, a second
+message is the errno in decimal.
 
-Only the standard library is needed here, and of it little: this is on the way of every command.
+It needs little of the standard library, and nothing else: every command waits for it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _START = (
 
 
 def arguments(channel: int, closed: Sequence[bytes], command: Sequence[bytes], *, guarded: bool) -> list[bytes]:
-    """What to execute, with the descriptor ``channel``, to `enter`. Neither the environment nor the working directory
-    has a say in what code that is. The command finds ignored what this process ignores, whatever the box does.
+    """The command line that calls `enter` with the descriptor ``channel``. Neither environment nor working directory
+    influence which code runs. The command ignores the signals that this process ignores, whatever the box does.
     """
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     above = os.fsencode(os.path.dirname(package))
@@ -76,8 +76,8 @@ def _signals() -> set[signal.Signals]:
 
 
 def enter(channel: int, closed: Sequence[bytes], command: Sequence[bytes], *, guarded: bool) -> NoReturn:
-    """`landlock.confine` this process, hand out the listener, and become ``command`` with this process's environment.
-    ``guarded``: safeguards hear of what is lost by descriptors that are open
+    """Confine this process by `landlock.confine`, send out the listener, and execute ``command`` with this process's
+    environment. ``guarded``: safeguards receive losses by open descriptors
     (`holdfast.supervisor.syscalls.table.LOSING`). Does not return; ends with 126 or 127 as a shell would if the command
     cannot be executed.
     """
@@ -86,7 +86,7 @@ def enter(channel: int, closed: Sequence[bytes], command: Sequence[bytes], *, gu
     os.set_inheritable(channel, False)
     talk = socket.socket(fileno=channel)
     seccomp_notify.give_up_privileges()
-    # (Before the filter, which refuses the calls of Landlock.)
+    # Before the filter, which refuses the calls of Landlock.
     landlock.confine(closed)
     listener = seccomp_notify.install(seccomp_program.program(os.uname().machine, guarded=guarded))
     hand_out_listener(talk, listener)
@@ -97,11 +97,11 @@ def hand_out_listener(talk: socket.socket, *descriptors: int) -> None:
     """Give away by what the tree is served, and wait for the word to go on; ends if there comes none."""
     import socket
 
-    # (Not `holdfast.ipc`: this is on the way of every command, under its filter already, and one word says it all.)
+    # No `holdfast.ipc`: every command waits for this, under its filter already, and one message is enough.
     try:
         talk.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
     finally:
-        # (Also if the other side is gone: to end is a call that waits for an answer, which has to be seen not to come.)
+        # Closed even if the other side is gone: exiting is a call that waits for an answer, and its absence must show.
         for descriptor in descriptors:
             os.close(descriptor)
     if talk.recv(len(GO)) != GO:

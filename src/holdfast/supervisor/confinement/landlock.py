@@ -1,14 +1,13 @@
 """The Landlock domain of a supervised tree: nothing on a real file system can be opened for writing, made or removed.
 
-All that is allowed reaches the tree as a descriptor that the keeper opened, outside of the domain. So a call that the
-keeper lets the kernel carry out as it is (a terminal, something in ``/proc``) cannot change a file, whatever another
-thread puts into its arguments in between. A domain also keeps its processes from tracing or reading the memory of
-those outside of it, and (Linux 6.12) from sending them signals: the tree cannot end its keeper or its parent.
+For every allowed write the tree gets a descriptor that the keeper opened, outside of the domain. So a call that the
+keeper lets the kernel carry out (for a terminal, or in ``/proc``) cannot change a file, whatever another thread writes
+into its arguments meanwhile. A domain also keeps its processes from tracing or reading the memory of outside processes,
+and (Linux 6.12) from sending them signals: the tree cannot end its keeper or its parent.
 
-What no domain can forbid (``chmod``, ``chown``, times, extended attributes) is never carried out as it is. Nor is what
-cuts a file short without opening it for writing: a domain that forbids it has every opening for reading look at all
-directories above the file, which then takes half as long again.
-Sources: landlock(7), ``include/uapi/linux/landlock.h``.
+The kernel never carries out calls that no domain can forbid (``chmod``, ``chown``, times, extended attributes). The
+same holds for truncation without opening for writing: a domain that forbids it would check all parent directories at
+every opening for reading, which takes half as long again. Sources: landlock(7), ``include/uapi/linux/landlock.h``.
 """
 
 from __future__ import annotations
@@ -38,24 +37,24 @@ SCOPES_SINCE: Final = 6
 """The version that keeps signals inside, and has `keep_abstract_sockets_apart`."""
 
 _OPEN: Final = (b"/dev", b"/proc")
-"""Where processes write without any file changing. Only writing: what is made there, the keeper makes. Not in ``/sys``:
-there are the control groups by which those who look after the tree could be stopped, and the kernel's settings.
+"""Directories where writing changes no files. Only writing: the keeper makes new entries. Not ``/sys``: it has the
+control groups that could stop our own processes, and the kernel's settings.
 """
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def version() -> int:
-    """The kernel's version of Landlock; 0 if it has none or it is switched off.
+    """The kernel's version of Landlock; 0 if it is missing or disabled.
 
-    `limitations` says what is different before `SCOPES_SINCE`.
+    `limitations` describes the differences before `SCOPES_SINCE`.
     """
     found = _libc.syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)
     return max(found, 0)
 
 
 def limitations() -> list[str]:
-    """What does not work, or is not kept out, for want of Landlock in this kernel; for people. Empty is best."""
+    """The features and protections that this kernel's Landlock lacks; for people. Ideally empty."""
     found = version()
     missing: list[str] = []
     if not found:
@@ -72,9 +71,9 @@ def limitations() -> list[str]:
 
 
 def confine(closed: Iterable[bytes]) -> bool:
-    """Put this process and all it starts into a domain that keeps them from changing anything by themselves.
+    """Put this process and all its children into a domain that keeps them from changing files directly.
 
-    ``closed`` are the workspace and other directories that stay out of what is open to writing wherever they lie. Needs
+    ``closed`` are the workspace and other directories that stay closed even inside writable ones. Needs
     `holdfast.supervisor.confinement.seccomp_notify.give_up_privileges`. Returns False if the kernel has no Landlock.
     """
     found = version()
@@ -97,15 +96,15 @@ def confine(closed: Iterable[bytes]) -> bool:
 
 
 def confine_mounts() -> bool:
-    """Put this process and all it starts into a domain in which files are as ever: only nothing is mounted or
-    unmounted, nothing outside is traced or looked into, and (Linux 6.12) no signal goes out. Needs
+    """Put this process and all its children into a domain that does not restrict files: it only forbids to mount and
+    unmount, to trace or inspect outside processes, and (Linux 6.12) to signal them. Needs
     `holdfast.supervisor.confinement.seccomp_notify.give_up_privileges`. Returns False if the kernel cannot (Linux
     5.19).
     """
     found = version()
     if found < _REFER_SINCE:
         return False
-    # (A domain that has no say in files has none in mounts either.)
+    # A domain that handles no file access does not restrict mounts either.
     handled = _REFER | _MAKE_DEVICE
     attributes = struct.pack("=Q", handled)
     if found >= SCOPES_SINCE:
@@ -136,9 +135,8 @@ def keep_abstract_sockets_apart() -> bool:
 
 
 def make_ruleset() -> int | None:
-    """The descriptor, close-on-exec, of a rule set that does nothing; None where there is no Landlock, and in every
-    supervised tree: its filter refuses the call (`holdfast.supervisor.syscalls.table.REFUSED`), and no keeper carries
-    it out.
+    """The descriptor, close-on-exec, of an empty rule set. None without Landlock, and in every supervised tree: its
+    filter refuses the call (`holdfast.supervisor.syscalls.table.REFUSED`), and no keeper carries it out.
     """
     ruleset = _libc.syscall(_CREATE, struct.pack("=Q", _WRITE_FILE), ctypes.c_size_t(8), 0)
     return ruleset if ruleset >= 0 else None
@@ -150,14 +148,14 @@ def is_ruleset(fd: int) -> bool:
 
 
 def writable(closed: Sequence[bytes]) -> Iterator[bytes]:
-    """What may be opened for writing: `_OPEN`, without the ``closed`` directories that lie there."""
+    """The paths that may be opened for writing: `_OPEN`, without the ``closed`` directories inside."""
     waiting = list(_OPEN)
     while waiting:
         path = waiting.pop()
         if any(each == path or path.startswith(each + b"/") for each in closed):
             continue
         if any(each.startswith(path + b"/") for each in closed):
-            # On the way to one of them: what lies beside the way is open, except by links, which lead elsewhere.
+            # A parent of a closed directory: its other entries are open, except links, which lead outside.
             with os.scandir(path) as entries:
                 waiting += [entry.path for entry in entries if not entry.is_symlink()]
         else:

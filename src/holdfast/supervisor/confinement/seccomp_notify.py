@@ -52,10 +52,10 @@ def give_up_privileges() -> None:
 def install(program: bytes) -> int:
     """Put this process, all it starts and all its threads under the filter; returns the listener (close-on-exec).
 
-    Calls that were taken in wait for their answer even if a signal arrives that does not kill (Linux 5.19): nothing
-    that was carried out is reported as interrupted. Raises `OSError`: EBUSY if it is under such a filter already.
+    Received calls wait for their answer even if a non-fatal signal arrives (Linux 5.19): no completed call is reported
+    as interrupted. Raises `OSError`: EBUSY if it is under such a filter already.
     """
-    # (Before Linux 5.19 the kernel knows no _WAIT_KILLABLE_RECV, and says EINVAL.)
+    # Before Linux 5.19 the kernel answers EINVAL to _WAIT_KILLABLE_RECV.
     for flags in (_NEW_LISTENER | _WAIT_KILLABLE_RECV, _NEW_LISTENER):
         listener = _set_filter(program, flags)
         if listener >= 0:
@@ -86,7 +86,7 @@ class Listener:
     __slots__ = ("_lock", "_users", "fd", "is_closed")
 
     def __init__(self, fd: int) -> None:
-        """Take the descriptor over. Raises `OSError`, and does not take it, if it is no listener."""
+        """Take over the descriptor. Raises `OSError`, and does not take it, if it is no listener."""
         try:
             ioctl(fd, _ID_VALID, bytes(8))
         except OSError as error:
@@ -97,7 +97,7 @@ class Listener:
         self._lock = threading.Lock()
         self._users = 1
         try:
-            # (The caller waits for us, so the kernel may run us on the processor where it ran, Linux 6.6.)
+            # The caller waits for us, so the kernel may run us on its processor (Linux 6.6).
             ioctl(fd, _SET_FLAGS, _SYNC_WAKE_UP)
         except OSError:
             pass
@@ -128,12 +128,12 @@ class Listener:
         return bool(ends.poll(0))
 
     def receive(self) -> tuple[int, ...] | None:
-        """The next call, as `NOTIFICATION` has it; None if the one that was there is gone. Waits if there is none."""
-        notification = bytearray(NOTIFICATION.size)  # (the kernel insists on zeros)
+        """The next call, as in `NOTIFICATION`; None if its caller is gone. Waits for one."""
+        notification = bytearray(NOTIFICATION.size)  # the kernel requires zeros
         try:
             ioctl(self.fd, _RECEIVE, notification)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EINTR):  # (killed after the kernel had woken this thread; a signal)
+            if error.errno in (errno.ENOENT, errno.EINTR):  # the caller was killed after its wake-up; a signal
                 return None
             raise
         return NOTIFICATION.unpack(notification)
@@ -150,8 +150,8 @@ class Listener:
                 self.answer(id_, 0, errno.ENOSYS)
 
     def go_on(self, id_: int) -> None:
-        """The kernel carries the call out, with the arguments that it finds then: other threads of the caller may have
-        changed what they point to since it was looked at.
+        """Let the kernel carry the call out, with its arguments of that moment: other threads of the caller may have
+        changed the memory that they point to since it was examined.
         """
         self._send(_ANSWER.pack(id_, 0, 0, _FLAG_CONTINUE))
 
@@ -160,7 +160,7 @@ class Listener:
 
         Returns its number there and 0, or the errno if the caller could not take it (EMFILE).
         """
-        # (Mutable: for what is not, `ioctl` returns the data instead of the result.)
+        # Mutable: for immutable data, `ioctl` returns the data instead of the result.
         adding = bytearray(_ADDING.pack(id_, 0, fd, 0, os.O_CLOEXEC if cloexec else 0))
         try:
             return ioctl(self.fd, _ADDFD, adding), 0
@@ -168,8 +168,8 @@ class Listener:
             return 0, error.errno or errno.EIO
 
     def is_valid(self, id_: int) -> bool:
-        """Whether the caller still waits. No other thread of this process goes on between the answer and what is done
-        upon it, unless that waits.
+        """Whether the caller still waits. No other thread of this process runs between the answer and its use, unless
+        that blocks.
         """
         return _at_once.ioctl(self.fd, _ID_VALID, id_.to_bytes(8, "little")) == 0
 
@@ -178,7 +178,7 @@ class Listener:
             try:
                 ioctl(self.fd, _SEND, answer)
             except InterruptedError:
-                continue  # (What stops this thread for a moment, such as the machine's sleep, interrupts it.)
+                continue  # interrupted by a short stop of this thread, such as the machine's sleep
             except OSError as error:
                 if error.errno != errno.ENOENT:
                     raise

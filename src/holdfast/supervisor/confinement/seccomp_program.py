@@ -1,7 +1,7 @@
 """The seccomp filter that sorts a process tree's system calls, as a program of the classic Berkeley packet filter.
 
-It looks at the number first and by bisection, and at arguments only of calls that may reach the keeper: for all others
-the kernel has found out once, when the filter was installed, that it need not be run at all.
+It bisects by the number first, and reads arguments only of calls that may reach the keeper. For all other calls the
+kernel found out, when the filter was installed, that it need not run the filter.
 
 Sources: seccomp(2), ``Documentation/networking/filter.rst``, ``include/uapi/linux/seccomp.h``.
 """
@@ -62,18 +62,17 @@ _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | _TMPFILE
 _Block: TypeAlias = "list[tuple[int, int, int, int]]"
 
 Hears: TypeAlias = Literal["changes", "targets", "nothing"]
-"""What the listener of a filter hears of: every change; only what is set of other processes (`TARGETS`) and what is
-waited for (`WAITED_FOR`); or nothing, so that there is none.
+"""The calls that a filter's listener receives: every change; only those that set attributes of other processes
+(`TARGETS`) and those that wait (`WAITED_FOR`); or none, so that there is no listener.
 """
 
 
 def program(machine: str, hears: Hears = "changes", *, guarded: bool = False) -> bytes:
     """The filter for processes of ``machine`` (as `os.uname` has it): an array of ``struct sock_filter``.
 
-    Unless it hears of ``changes``, it is for those whose changes a mount records: only what leads past the mount, or to
-    those who look after it, is refused (`KEPT_IN`). ``guarded``: the keeper hears of what is `LOSING`, too. `KeyError`
-    for a machine that is not supported. Calls of another architecture end their process: there is no errno that would
-    keep it from going on as if they had worked.
+    Without ``changes`` it is for processes whose changes a mount records: it only refuses ways past the mount, or to
+    our own processes (`KEPT_IN`). ``guarded``: the keeper receives `LOSING` calls, too. `KeyError` for an unsupported
+    machine. Calls of another architecture end their process: with an errno it might continue as if they had worked.
     """
     target = ARCHITECTURES[machine]
     code: _Block = [(_LOAD, 0, 0, _AUDIT_AT), (_EQUAL, 1, 0, target.audit), (_RETURN, 0, 0, KILL)]
@@ -89,7 +88,7 @@ def program(machine: str, hears: Hears = "changes", *, guarded: bool = False) ->
 
 
 def _block(name: str, *, guarded: bool) -> _Block:
-    """What is to be done about one call; every way through it returns."""
+    """The answer to one call; every path through the block returns."""
     if name in REFUSED:
         return [(_RETURN, 0, 0, ERRNO | REFUSED[name])]
     if name in OPEN_FLAGS:
@@ -150,7 +149,7 @@ def _refused_ioctls() -> dict[int, int]:
 
 
 def _notices() -> _Block:
-    # (With permission events the caller could hold up each open of a file, the keeper's own too.)
+    # With permission events the caller could delay every opening of a file, including the keeper's own.
     return [
         (_LOAD, 0, 0, _low_half(0)),
         (_ANY_OF, 0, 1, PERMISSION_EVENTS),
@@ -160,7 +159,7 @@ def _notices() -> _Block:
 
 
 def _stolen() -> _Block:
-    # (TIOCSCTTY with this argument takes a terminal from the session that has it.)
+    # TIOCSCTTY with this argument takes a terminal away from its session.
     command, argument = STOLEN_TERMINAL
     return [
         (_LOAD, 0, 0, _low_half(1)),
@@ -172,7 +171,7 @@ def _stolen() -> _Block:
 
 
 def _aimed(target: TargetArgument, others: int) -> _Block:
-    """What is to be done about a call that sets something of processes; ``others``: of any but the caller."""
+    """The answer to a call that sets attributes of processes; ``others``: of any but the caller."""
     block: _Block = []
     if target.kind is not None:
         groups = (target.process + 1, target.process + 2)
@@ -191,16 +190,16 @@ def _aimed(target: TargetArgument, others: int) -> _Block:
 
 
 def _choice(argument: int, answers: dict[int, int]) -> _Block:
-    """What is to be done about a call that is many, by the value of an argument; the rest is allowed."""
+    """The answer to a call with several operations, by the value of an argument; other values are allowed."""
     return [*_when(argument, answers), (_RETURN, 0, 0, ALLOW)]
 
 
 def _when(argument: int, answers: dict[int, int]) -> _Block:
-    """Returns the answer for the value of an argument; goes on if there is none."""
+    """Returns the answer for the value of an argument; continues without one."""
     block: _Block = [(_LOAD, 0, 0, _low_half(argument))]
     for answer in dict.fromkeys(answers.values()):
         values = [value for value, its in answers.items() if its == answer]
-        # (Each leads to the one return behind them.)
+        # Each jumps to the one return behind them.
         block += [
             (_EQUAL, left, 0 if left else 1, value)
             for left, value in zip(range(len(values) - 1, -1, -1), values, strict=True)
@@ -228,7 +227,7 @@ def _begin(segments: list[tuple[int, _Block]], number: int, block: _Block) -> No
 
 
 def _search(segments: Sequence[tuple[int, _Block]]) -> _Block:
-    """Find the segment of the number that is loaded, and do what it says."""
+    """Find the segment of the loaded number, and run its block."""
     if len(segments) == 1:
         return segments[0][1]
     middle = len(segments) // 2

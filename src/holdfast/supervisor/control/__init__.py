@@ -1,1 +1,1 @@
-"""The keeper's private socket: what it is asked, its server and its client."""
+"""The keeper's private socket: its requests, its server and its client."""

@@ -1,8 +1,8 @@
-"""How a client proves to a keeper that no keeper supervises it: with two descriptors.
+"""A client's proof to a keeper that no keeper supervises it: two descriptors.
 
-Ancestors, process groups and sessions can be shed, and who was below what cannot be found out when that has ended. So
-what counts is what a process can make, which says what it is. It is shown with each request, on the connection, and not
-kept.
+A process can leave its ancestors, process group and session, and its origin is unknown when those have ended. So the
+proof is an ability: descriptors that a supervised process cannot make. It is sent with each request, on the connection,
+and not kept.
 
 - The log's lock, open for writing: what was ever in a tree *of this keeper* can open nothing of the log for writing.
   While the keeper lives that is refused, and afterwards the tree's filter and its domain let it open nothing for
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def make_proof(log: bytes) -> Generator[list[int]]:
-    """What to send first with a request to the keeper of the log in ``log``; empty for who cannot write there."""
+    """The descriptors to send first with a request to the log's keeper; none if this process cannot write there."""
     with ExitStack() as opened:
         proof: list[int] = []
         try:
-            # (Nothing is locked by it: that the keeper has done.)
+            # Not to lock it: the keeper holds the lock.
             proof.append(os.open(os.path.join(log, LOCK), os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
         except OSError:
             yield proof
@@ -47,8 +47,8 @@ def make_proof(log: bytes) -> Generator[list[int]]:
 
 
 def take_proof(fds: list[int], log: bytes) -> bool:
-    """Whether descriptors that came with a request begin with what `make_proof` gives for the log, or with as much of
-    it as this kernel has. What belongs to it is closed, and taken out of the list. For the log's keeper.
+    """Whether the descriptors of a request begin with those of `make_proof` for the log, or the part that this kernel
+    supports. They are closed, and removed from the list. For the log's keeper.
     """
     if not (fds and _is_lock(fds[0], log)):
         return False

@@ -1,4 +1,5 @@
-"""What a keeper is asked for over its socket, and by which clients: the methods of `UndoService`, and those of runs.
+"""The requests to a keeper over its socket, and the clients that may send them: the methods of `UndoService`, and those
+of runs.
 
 Both sides are of one version: a client finds the socket in the log, and the log has a version.
 """
@@ -29,33 +30,33 @@ class JoinRequest(NamedTuple):
     command: tuple[bytes, ...]
     directory: bytes
     read_only: int
-    """So many descriptors of read-only directories follow the listener and the parent's socket."""
+    """The number of descriptors of read-only directories behind the listener and the parent's socket."""
     thresholds: Thresholds
-    """When the run wants a person to be asked."""
+    """The run's limits beyond which a person is asked."""
     served_by: ServedBy
-    """With ``mount`` the tree sees the workspace by a mount alone, and the device of that comes in place of a listener;
-    with the last two the agent is a virtual machine, and the socket of its file system comes there.
+    """With ``mount`` the tree sees the workspace only by a mount, whose device comes in place of a listener; with the
+    last two the agent is a virtual machine, and its file system's socket comes in that place.
     """
 
 
 class RunService(Protocol):
-    """What the keeper's socket offers beside `UndoService`, and what goes over it in another shape."""
+    """The requests beside `UndoService`, and those with another form on the socket."""
 
     def serves(self, run: str) -> bool:
         """Whether a run of this id has joined, and has not left."""
         ...
 
     def expect(self, run: str, command: Sequence[bytes]) -> StepId:
-        """Open the step of the command that the agent of a run is about to start: the next new child of its own.
+        """Open the step of the command that the agent of a run is about to start: its next new child.
 
         Raises `NotFoundError` if no such run has joined, `RefusedError` if another command is expected.
         """
         ...
 
     def settle(self, step: StepId, exit_code: int | None) -> StepOutcome:
-        """A step that was expected is over, when its operations in flight are.
+        """End an expected step, when its operations in progress have ended.
 
-        What its processes change from now on is another step. ``exit_code`` counts if the keeper does not know better.
+        Later changes of its processes are another step. ``exit_code`` is used if the keeper does not know better.
         """
         ...
 
@@ -68,37 +69,37 @@ class RunService(Protocol):
         ...
 
     def begin_line(self, label: str, run: str) -> None:
-        """The agent of a run is a shell, and begins to run a line: what it changes itself until `end_line`, and what
-        it starts until then, is one step, but for what an explicit step takes in. One that a process of the run opens
-        divides it: what the line changes after that is another step. What was started before is no part of it.
+        """The agent of a run is a shell, and begins to run a line. Its own changes until `end_line`, and those of
+        processes that it starts until then, are one step, except those in an explicit step. An explicit step of the run
+        divides it: the line's later changes are another step. Processes from before are not part of it.
 
         Raises `NotFoundError` if no such run has joined.
         """
         ...
 
     def end_line(self, run: str, exit_code: int) -> None:
-        """The shell is back at its prompt, and the step of the line is over. What the line has left running makes new
-        steps; but if a safeguard holds that, it goes on in the same step, until it has ended.
+        """The shell is back at its prompt, and the line's step ends. The line's background processes make new steps;
+        but one that a safeguard holds continues in the same step until its end.
 
         Raises `NotFoundError` if no such run has joined.
         """
         ...
 
     def guard(self, run: str, thresholds: Thresholds) -> None:
-        """Change when a person is asked on behalf of a run. The strictest of what all runs ask for holds.
+        """Change the limits of a run beyond which a person is asked. The strictest of all runs' limits count.
 
-        Raises `NotFoundError` if no such run has joined, `RefusedError` unless the run was started by this process.
+        Raises `NotFoundError` if no such run has joined, `RefusedError` unless this process started the run.
         """
         ...
 
     def leave(self) -> RunEnding:
-        """The agent has ended: returns when all steps of the run are finished. What lives on is served until it ends,
-        and what it changes from now on makes new steps.
+        """The agent has ended: returns when all steps of the run are finished. Remaining processes are served until
+        they end, and their later changes make new steps.
         """
         ...
 
     def visit(self) -> None:
-        """The keeper does not end before this connection does, unless it is told to."""
+        """Keep the keeper running until this connection ends, or it is told to end."""
         ...
 
     def begin_attended(self, label: str) -> StepId:
@@ -112,7 +113,7 @@ class RunService(Protocol):
         ...
 
     def pause(self) -> None:
-        """What `UndoService.quiet` does at its beginning; it ends with the connection as well."""
+        """The beginning of `UndoService.quiet`; it also ends with the connection."""
         ...
 
     def resume(self) -> None:
@@ -147,7 +148,7 @@ OUTSIDE_ONLY: Final = frozenset(
         *("redo", "resume", "settle", "signal", "undo", "visit", "write_content"),
     }
 )
-"""What a process of a supervised tree may not ask: a tree never approves what it asks for itself (I9)."""
+"""Requests that a process of a supervised tree may not send: a tree never approves its own requests (I9)."""
 
 WITH_PROOF: Final = OUTSIDE_ONLY | {"begin", "commit", "rollback"}
 """With these a client sends its proof that it is outside, if it has one
@@ -155,7 +156,7 @@ WITH_PROOF: Final = OUTSIDE_ONLY | {"begin", "commit", "rollback"}
 """
 
 SUPERVISED = "inside_run"
-"""The code of the error for a client that is inside of a tree, or has not proved that it is not."""
+"""The error code for a client inside a tree, or without a proof that it is outside."""
 
 MOST_READ_ONLY: Final = 14
 """Read-only directories of one run."""

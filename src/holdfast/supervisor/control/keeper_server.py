@@ -1,7 +1,7 @@
-"""The keeper's private socket: clients ask for what `UndoService` and `RunService` offer, and runs join.
+"""The keeper's private socket: clients use `UndoService` and `RunService`, and runs join.
 
-What a connection holds (a pause, a run) ends with it. Clients from inside of the trees share what they may take, and
-the others do: no tree can keep a person from the keeper.
+A connection's pause or run ends with it. Clients inside the trees share one limit, and other clients another: no tree
+can keep a person from the keeper.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _FOR_OTHERS = {
     "redo": "bring steps forward",
     "undo": "take steps back",
 }
-"""Those of `OUTSIDE_ONLY` that people ask for, in their words."""
+"""The requests of `OUTSIDE_ONLY` that people make, in words."""
 
 LATER: Final = object()
-"""What the keeper gives as the result where that takes its time: `Client.send` is called with it."""
+"""The keeper's result for a request that takes time: it calls `Client.send` later."""
 
 _LIMITS = Limits(
     request_bytes=MAX_REQUEST_BYTES,
@@ -53,7 +53,7 @@ _LIMITS = Limits(
     answer=math.inf,
     idle=math.inf,
 )
-"""What a client holds may last as long as its run, so that their number and bytes are bounded, and not their time."""
+"""A client may hold as much as its run lasts, so number and bytes are limited, and not time."""
 
 
 class KeeperServer:
@@ -70,9 +70,9 @@ class KeeperServer:
     ) -> None:
         """Bind the socket; the caller holds the log.
 
-        ``perform(client, method, arguments)`` does what is asked, and gives the result or `LATER`; ``left(client)`` is
-        told of the end of a connection; ``is_inside(pid)`` says whether a process belongs to a supervised tree, or
-        might.
+        ``perform(client, method, arguments)`` carries out a request, and returns the result or `LATER`;
+        ``left(client)`` is called at the end of a connection; ``is_inside(pid)`` tells whether a process belongs to a
+        supervised tree, or might.
         """
         self._folder = folder
         self._perform = perform
@@ -101,7 +101,7 @@ class KeeperServer:
 
     def _may_be_inside(self, client: Client) -> bool:
         """A connection outlives its maker in other hands, and the maker's number comes back as another process's."""
-        # (In this order: if it has not ended after the look, what was looked at was that process.)
+        # In this order: if it has not ended after the check, the check was of that process.
         return self._is_inside(client.peer.pid) or client.process is None or has_ended(client.process)
 
     def _answer(self, client: Client, body: bytes) -> bytes | None:
@@ -118,8 +118,8 @@ class KeeperServer:
         return None if result is LATER else encode_result(result)
 
     def _is_outside(self, client: Client) -> bool:
-        """It has shown with its request that it is in no tree, nor ever was, and is not known for it."""
+        """Whether its request had the proof that it is in no tree, nor ever was, and nothing else shows that it is."""
         if not take_proof(client.descriptors, self._folder):
             return False
-        # (A proof may have been handed on.)
+        # Another process may have passed on a proof.
         return client.group is self._outsiders and not self._may_be_inside(client)

@@ -34,7 +34,7 @@ else:
 
 
 def connect(log: bytes) -> RemoteUndoService | None:
-    """The keeper of the undo log in the directory ``log``; None if there is none."""
+    """The keeper of the undo log in the directory ``log``; None without one."""
     try:
         connection = private_socket.connect(log, KEEPER_SOCKET)
     except (FileNotFoundError, ConnectionRefusedError):
@@ -67,7 +67,7 @@ def visit(log: bytes) -> RemoteUndoService | None:
 class RemoteUndoService(_Remote):
     """A connection to a keeper; implements `UndoService` and `RunService`. For one thread at a time.
 
-    Every method raises what it raised there, and `HoldfastError` with the code `GONE` if the keeper ends.
+    Every method raises the keeper's errors, and `HoldfastError` with the code `GONE` if the keeper ends.
     """
 
     def __init__(self, connection: socket.socket, log: bytes) -> None:
@@ -84,7 +84,7 @@ class RemoteUndoService(_Remote):
         self.close()
 
     def close(self) -> None:
-        """Hang up; what this connection holds ends."""
+        """Disconnect; the connection's pause or run ends."""
         self._connection.close()
 
     def fileno(self) -> int:
@@ -97,7 +97,7 @@ class RemoteUndoService(_Remote):
 
     @contextmanager
     def quiet(self) -> Generator[None]:
-        """See `UndoService.quiet`. It ends with this connection as well."""
+        """See `UndoService.quiet`. It also ends with this connection."""
         self.pause()
         try:
             yield
@@ -110,16 +110,16 @@ class RemoteUndoService(_Remote):
                     raise
 
     def join_run(self, request: JoinRequest, descriptors: Sequence[int]) -> None:
-        """Have the keeper serve a tree. The run lasts until the tree is gone or this connection ends without a `leave`,
-        which ends the tree.
+        """Let the keeper serve a tree. The run lasts until the tree has ended, or this connection ends without a
+        `leave`, which ends the tree.
 
         The ``descriptors`` are borrowed: the listener of the tree's filter (or the device of its mount), a socket on
         which the tree's parent answers (`holdfast.supervisor.launch._caller_access_server`), and the read-only
-        directories, at most `MOST_READ_ONLY`. These lie outside of the workspace, and not around it either; a call that
-        would change one, or anything beneath, fails with EROFS. Raises `RefusedError` if one is no directory or does
-        not lie there, `UsageError` if they are too many.
+        directories, at most `MOST_READ_ONLY`. They are neither in the workspace nor its parents; a call that would
+        change one, or its contents, fails with EROFS. Raises `RefusedError` if one is no such directory, `UsageError`
+        if there are too many.
 
-        ``request.thresholds`` counts until nothing of the tree is left; see `guard`.
+        ``request.thresholds`` counts until the tree's last process has ended; see `guard`.
         """
         if request.read_only > MOST_READ_ONLY:
             raise UsageError(f"at most {MOST_READ_ONLY} directories are read-only for one run, not {request.read_only}")
@@ -135,8 +135,8 @@ class RemoteUndoService(_Remote):
     def connect_agent(self, run: str) -> tuple[socket.socket, int]:
         """A connection to the first process of a run, and that process's number.
 
-        The process may end before it takes the connection in, which ends then. Raises `NotFoundError` if no such run
-        has joined, it has left, or has no channel, and `StorageError` if the process takes nothing in.
+        The process may end before it accepts the connection, which ends then. Raises `NotFoundError` if no such run has
+        joined, it has left, or has no channel, and `StorageError` if the process does not accept it.
         """
         import socket
 

@@ -20,14 +20,14 @@ class BackgroundThread:
 
     def __init__(self) -> None:
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Readable when `settle` has something to do."""
+        """Readable when `settle` has work."""
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        # (Should the serving thread fail, nothing keeps the process, nor with it the log.)
+        # A daemon: if the serving thread fails, no other thread may keep the process, and the log, alive.
         self._thread = threading.Thread(target=self._do_work, daemon=True)
 
     def start(self) -> None:
-        """Begin with what there is to do."""
+        """Begin with the queued jobs."""
         self._thread.start()
 
     def end(self) -> None:
@@ -36,7 +36,7 @@ class BackgroundThread:
         self._thread.join()
 
     def do(self, job: Callable[[], object]) -> None:
-        """Have ``job`` done, after all that was asked for before. From any thread."""
+        """Queue ``job`` behind all earlier ones. From any thread."""
         self._work.put(job)
 
     def post(self, result: Callable[[], object]) -> None:
@@ -49,7 +49,7 @@ class BackgroundThread:
         os.eventfd_write(self.wake_fd, 1)
 
     def settle(self) -> None:
-        """Call what was posted. (What is posted meanwhile comes after all else that the serving thread has to do.)"""
+        """Call the posted functions. Those posted meanwhile come after the serving thread's other work."""
         os.eventfd_read(self.wake_fd)
         for _ in range(self._done.qsize()):
             self._done.get()()

@@ -1,11 +1,10 @@
-"""Calls of a supervised tree: received by several threads, carried out one after the other, answered.
+"""Calls of a supervised tree: several threads receive them, one at a time is carried out and answered.
 
-A signal interrupts a call that the kernel has not handed over yet: it fails with EINTR where the signal's handler has
-no ``SA_RESTART``, which natively none of these calls does. Once it is received, only a signal that kills does that. So
-what counts is how long a receiver takes to wake up: nearly always one waits in the kernel, for which it needs no
-interpreter lock, and it has a higher priority where that is allowed.
+A signal interrupts a call that is not received yet: without ``SA_RESTART`` it fails with EINTR, which none of these
+calls does natively. After that only a fatal signal interrupts it. So receivers must wake up quickly: usually one waits
+in the kernel, without the interpreter lock, and with a higher priority where that is allowed.
 
-A call whose handler fails by a mistake of ours fails with EIO: no caller is ever left waiting.
+A call whose handler has a bug fails with EIO: no caller is ever left waiting.
 """
 
 from __future__ import annotations
@@ -63,14 +62,14 @@ _EVENT_BYTES = 16
 
 
 class DispatchLock:
-    """The right to carry calls out, and all else that one thread at a time may do: a lock that the serving thread
-    takes, and in between whichever thread has received a call.
+    """The right to carry out calls, and other work for one thread at a time: the serving thread takes this lock, and in
+    between any thread that has received a call.
     """
 
     def __init__(self, is_quiet: Callable[[], bool], selector: select.epoll, lock: Gate | None = None) -> None:
-        """While it ``is_quiet``, calls wait; and while the ``selector`` has something for the serving thread: that a
-        process has ended comes before what its parent does next, which is another step. Calls that are carried out
-        natively wait for the ``lock``, if there are any.
+        """Calls wait while ``is_quiet``, and while ``selector`` has events for the serving thread: the end of a process
+        must be handled before its parent's next call, which is another step. Natively executed calls wait for the
+        ``lock``, if given.
         """
         self._is_quiet = is_quiet
         self._selector = selector.fileno()
@@ -103,9 +102,9 @@ class DispatchLock:
         return bool(self._calls) and not self._is_quiet()
 
     def put(self, call: Callable[[], None]) -> None:
-        """Have a call carried out, by this thread or by the one whose turn it is. From any thread."""
+        """Carry out a call, on this thread or on the one that has the turn. From any thread."""
         self._calls.append(call)
-        # (Who has the turn looks again after giving it up; so nothing is left that came in between.)
+        # The thread with the turn checks again after releasing it, so no call in between is missed.
         while self._calls and self._lock.acquire(blocking=self._waits):
             try:
                 if not self._carry_out():
@@ -114,7 +113,7 @@ class DispatchLock:
                 self._lock.release()
 
     def _carry_out(self, most: int = -1) -> bool:
-        """Carry out that many. False if the serving thread has to go on with what is left."""
+        """Carry out at most ``most`` calls. False if the serving thread must do the rest."""
         while most and self._calls:
             if self._is_quiet() or self._is_wanted or self._has_news():
                 return False
@@ -123,7 +122,7 @@ class DispatchLock:
         return True
 
     def _has_news(self) -> bool:
-        """Whether the selector has something. (To let go of the interpreter's lock for that would cost more.)"""
+        """Whether the selector has events. Releasing the interpreter's lock for this would cost more than the call."""
         return _at_once.epoll_wait(self._selector, self._event, 1, 0) > 0
 
 
@@ -138,8 +137,8 @@ def _receive(tree: SupervisedTree, dispatch_lock: DispatchLock, fail: Callable[[
     listener = tree.listener
     _raise_thread_priority()
     try:
-        # (Not asked before each call: as the last process ends, the kernel wakes the threads that wait, Linux 6.11.
-        # Before that it leaves them waiting, until the keeper ends.)
+        # Not checked before each call: the kernel wakes the waiting threads when the last process ends (Linux 6.11).
+        # Older kernels leave them waiting until the keeper ends.
         while (found := tree.receive()) is not None or not listener.is_over():
             if found is not None:
                 dispatch_lock.put(lambda found=found: tree.serve(found))
@@ -175,7 +174,7 @@ def restore_priority() -> None:
 
 
 def handler_table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str, Handler]]:
-    """Number → name and handler of every call that reaches the keeper. What has no handler fails with ENOSYS."""
+    """Number → name and handler of every call that reaches the keeper. A call without a handler fails with ENOSYS."""
     return {number: (name, handlers.get(name, _refuse)) for number, name in numbers(machine, NOTIFIED | LOSING).items()}
 
 
@@ -184,7 +183,7 @@ def _refuse(_call: PendingCall, _context: HandlerContext) -> Reply:
 
 
 class TreeDescriptors(NamedTuple):
-    """What a tree hands to its keeper as it joins."""
+    """The descriptors that a tree passes to its keeper as it joins."""
 
     listener: Listener
     access: CallerAccess
@@ -194,7 +193,7 @@ class TreeDescriptors(NamedTuple):
 class SupervisedTree:
     """One supervised tree. Implements `HandlerContext` for its calls.
 
-    Its methods are for the thread whose turn it is; slow calls are carried out on threads of their own.
+    Its methods are for the thread with the turn; slow calls are carried out on threads of their own.
     """
 
     def __init__(
@@ -238,7 +237,7 @@ class SupervisedTree:
         """See `HandlerContext.step`."""
         if not self.is_valid(call):
             raise OSError(errno.EINTR, os.strerror(errno.EINTR))
-        # (Nearly always, nothing slow is going on.)
+        # Usually no slow call is in progress.
         if self._slow and (known := self._slow.get(threading.get_ident())) is not None:
             return known
         if call.held_in and (held_in := self._steps.held_step(call.held_in)):
@@ -276,7 +275,7 @@ class SupervisedTree:
     def serve(self, found: tuple[int, ...]) -> None:
         """Carry out a call that the listener has received."""
         name, handler = self._calls[found[3]]
-        if self.listener.is_closed:  # (while the call was in the queue; the thread that received it may be gone)
+        if self.listener.is_closed:  # while the call was queued; its receiving thread may be gone
             self.listener.refuse(found[0])
         elif name == _END:
             self._processes.sort_children(self.run, found[1])
@@ -296,12 +295,12 @@ class SupervisedTree:
             directory.close()
 
     def release_directories(self) -> None:
-        """Close what callers were led to, between two calls: what is open keeps a file system from being unmounted."""
+        """Close the callers' directories, between two calls: an open one keeps a file system from being unmounted."""
         if self._native is not None:
             self._native.release()
 
     def retry(self, waiting: set[int]) -> None:
-        """Go on with held calls whose ticket is not among those that still wait."""
+        """Continue held calls whose ticket no longer waits."""
         settled = [call for ticket, call in self.held if ticket not in waiting]
         self.held = [(ticket, call) for ticket, call in self.held if ticket in waiting]
         for call in settled:
@@ -338,7 +337,7 @@ class SupervisedTree:
             self.later.add(call, error.pipe)
         except HeldError as error:
             self._keep(error.ticket, call._replace(held_in=error.step or call.held_in))
-        except StepEndedError:  # (another thread has closed it since it was looked up)
+        except StepEndedError:  # another thread has closed it since it was looked up
             self._keep(0, call)
         except Exception as error:  # noqa: BLE001
             self._fail(call, error)
@@ -384,7 +383,7 @@ class SupervisedTree:
     def _reply(self, call: PendingCall, reply: Reply) -> None:
         listener = self.listener
         if reply.fd >= 0:
-            # Ours is closed before the caller goes on: what it has written it may want to execute.
+            # Ours is closed before the caller continues: it may want to execute the file that it has written.
             number, error = listener.add(call.id, reply.fd, cloexec=reply.cloexec)
             os.close(reply.fd)
             listener.answer(call.id, number, error)

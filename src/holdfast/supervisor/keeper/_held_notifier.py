@@ -1,8 +1,8 @@
-"""Has a command of the user's configuration say that a safeguard waits (``safeguard.notify``).
+"""Runs the user's command for notices about waiting safeguards (``safeguard.notify``).
 
-The command is a child of the keeper, outside of every tree, in the root directory. What is supervised has no say in
-what is run there: nothing of the command lies in the workspace, ``PATH`` is searched without directories of it, and a
-variable that names a place in it is not handed on. Such a variable could have the command load a file of an agent's.
+The command is a child of the keeper, outside of every tree, in the root directory. Supervised processes cannot
+influence it: it has no file in the workspace, ``PATH`` is searched without directories there, and variables that name a
+place there are removed. Such a variable could make the command load an agent's file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _MOST = 16
-"""So many run at a time; who denies and asks again in a loop starts no more."""
+"""The most to run at a time: a loop of denied requests starts no more."""
 _MOST_ERRORS = 2000
 
 
@@ -57,12 +57,12 @@ class HeldNotifier:
             _LOG.warning("safeguard.notify: %s", error, ticket=ticket.id)
 
     def _run(self, ticket: TicketInfo, run: str, files: int) -> None:
-        from holdfast.processes import child  # (few keepers start anything)
+        from holdfast.processes import child  # few keepers start anything
 
         try:
             environment = self._environment(ticket, run, files)
             program = self._program(environment)
-            # (It may put the question to a person, and answer: no longer than an answer counts.)
+            # It may ask the person, and answer: it may run as long as an answer is accepted.
             limits = child.Limits((ticket.denied_at - ticket.asked_at) / 1e9, errors=_MOST_ERRORS)
             ended = child.run([program, *self._words[1:]], limits, cwd=b"/", environment=environment)
         except (HoldfastError, OSError, ValueError) as error:
@@ -76,11 +76,11 @@ class HeldNotifier:
             self._free.release()
 
     def _program(self, environment: Mapping[bytes, bytes]) -> str:
-        """Raises `ValueError` if there is none outside of the workspace."""
+        """The program's path. Raises `ValueError` if there is none outside of the workspace."""
         if any(self._is_named_in(os.fsencode(word)) for word in self._words):
             raise ValueError("it lies in the workspace, where what it is to tell of may change it")
         found = shutil.which(self._words[0], path=os.fsdecode(environment.get(b"PATH", b"")))
-        # (A name with a slash is not searched for; in the root directory, relative ones mean nothing.)
+        # A name with a slash is not searched, and relative ones mean nothing in the root directory.
         if found is None or not os.path.isabs(found) or self._is_inside(os.path.realpath(os.fsencode(found))):
             raise ValueError(f"{self._words[0]} is no program outside of the workspace")
         return found
@@ -111,6 +111,6 @@ class HeldNotifier:
         return any(under(path, root) for root in self._roots)
 
     def _is_named_in(self, value: bytes) -> bool:
-        """Whether a word or a variable names something in the workspace, be it by way of a link."""
+        """Whether a word or a variable names a place in the workspace, maybe through a link."""
         paths = (part for part in re.split(rb"[:;,=\s]", value) if part.startswith(b"/"))
         return self._named.search(value) is not None or any(self._is_inside(os.path.realpath(one)) for one in paths)

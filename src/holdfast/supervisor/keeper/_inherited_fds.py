@@ -1,7 +1,7 @@
-"""Files of the workspace that the command of a run has open from the start, as standard input or output: a shell that
-is not supervised has opened them. What they hold is recorded before the command begins.
+"""Files of the workspace that a run's command inherits as standard input or output: an unsupervised shell has opened
+them. Their content is recorded before the command begins.
 
-Not those that standard error leads to as well: the launcher of the run says there how it ended, and goes on writing.
+Files that are standard error as well are left out: the run's launcher reports its end there, and keeps writing.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MOST_BYTES = 32 << 20
 
 
 def record_inherited(pid: int, workspace: ServedWorkspace, step: Callable[[], StepId]) -> frozenset[int]:
-    """Record what the process has open for writing and lies in the workspace; ``step`` opens the step that it belongs
-    to, if there is any. Returns the inode numbers. What cannot be recorded is logged.
+    """Record the files in the workspace that the process has open for writing; ``step`` opens their step, if there are
+    any. Returns their inode numbers. Failures are logged.
     """
     recorded: set[int] = set()
     root = absolute(workspace.root_fd)
@@ -71,7 +71,7 @@ def _written(pid: int) -> Iterator[int]:
         about = os.stat(f"/proc/{pid}/fd/2")
         spared.add((about.st_dev, about.st_ino))
     except OSError:
-        pass  # it has none
+        pass  # it has no such descriptor
     for number in (0, 1):
         try:
             with open(f"/proc/{pid}/fdinfo/{number}") as file:

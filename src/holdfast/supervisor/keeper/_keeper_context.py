@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ServedWorkspace(NamedTuple):
-    """The workspace, what is out of reach of its trees, and where their changes are recorded."""
+    """The workspace, the paths that its trees cannot reach, and the recorder of their changes."""
 
     root_fd: int
     forbidden: tuple[int, ...]
@@ -34,7 +34,7 @@ class KeeperContext(NamedTuple):
     steps: StepLifecycle
     worker: BackgroundThread
     selector: select.epoll
-    """What the serving thread waits for, besides calls."""
+    """The events that the serving thread waits for, besides calls."""
     lapse: Callable[[int], None]
     """Takes back the step of a ticket that cannot wait any longer. From any thread."""
     deny: Callable[[int], None]

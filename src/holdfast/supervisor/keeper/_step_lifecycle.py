@@ -1,8 +1,8 @@
-"""When steps begin and end: with a group's first change, and with its last process or a pause; the step of a line at a
-shell's prompt with the line.
+"""The beginning and end of steps: a group's first change, and its last process or a pause; for a line at a shell's
+prompt, the line.
 
-What a person has opened as an explicit step takes in everything until it is closed; what a process of a run has
-opened, all that this run does.
+A person's explicit step includes all changes until it is closed; an explicit step of a run's process includes the run's
+changes.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class StepLifecycle:
     def __init__(
         self, service: LocalUndoService, recorder: Recorder, do: Callable[[Callable[[], object]], None]
     ) -> None:
-        """``do`` has something done on another thread, in the order in which it is asked to."""
+        """``do`` queues a job for another thread, which keeps the order."""
         self._do = do
         self._service = service
         self._recorder = recorder
         self._open: dict[StepId, StepGroup] = {}
         self._denied: dict[StepId, float] = {}
         self._expected: set[StepId] = set()
-        """Those that last until they are settled."""
+        """Steps that last until they are settled."""
         self._groups: dict[StepId, StepGroup] = {}
-        """The group of each step, until `is_alive` is asked."""
+        """The group of each step, until `is_alive` is called."""
 
     def step_of(self, group: StepGroup) -> StepId:
-        """The step that the group's changes belong to now. Opens one if there is none.
+        """The step for the group's present changes. Opens one if there is none.
 
-        Raises `PermissionError` if it may change nothing any more, `StorageError`.
+        Raises `PermissionError` if the group may change nothing any more, `StorageError`.
         """
         explicit = self._service.explicit_step(group.run.id)
         if group.explicit and group.explicit != explicit:
@@ -76,8 +76,9 @@ class StepLifecycle:
         return group.step
 
     def held_step(self, step: StepId) -> StepId:
-        """The step in which a person was asked about a call, and in which it happens, or fails; 0 if it has ended since
-        that was allowed. Raises `PermissionError` if it has ended without: the call must not happen in another one.
+        """The step in which a person was asked about a call, and in which the call happens or fails; 0 if the step has
+        ended since the permission. Raises `PermissionError` if it has ended without one: the call must not happen in
+        another step.
         """
         if any(opened.id == step for opened in self._recorder.open_steps) or self._recorder.is_denied(step):
             return step
@@ -104,7 +105,7 @@ class StepLifecycle:
         return self._open[step].run if step in self._expected else None
 
     def settle(self, step: StepId, exit_code: int | None) -> Callable[[], StepOutcome]:
-        """Close a step that was expected; returns what is left to do, for another thread.
+        """Close an expected step; returns the remaining work, for another thread.
 
         Raises `NotFoundError` if it is not open.
         """
@@ -127,13 +128,13 @@ class StepLifecycle:
         return settle
 
     def prepare_line(self, run: Run) -> None:
-        """The run's shell is about to begin a line: what it has changed since the one before is no part of it."""
-        self.end_line(run, None)  # (if that was not told)
+        """The run's shell is about to begin a line: its earlier changes are not part of that."""
+        self.end_line(run, None)  # in case that was not reported
         self.close(run.agents)
 
     def split_line(self, run: Run) -> None:
-        """A process of the run is about to open an explicit step: what the line changes after it is another step.
-        Raises `RefusedError` while a person is asked about the one before.
+        """A process of the run is about to open an explicit step: the line's later changes are another step. Raises
+        `RefusedError` while a person is asked about the line's present step.
         """
         if run.line is not None and run.line.step:
             if self._recorder.is_held(run.line.step):
@@ -144,16 +145,16 @@ class StepLifecycle:
             self._close(run.line)
 
     def end_line(self, run: Run, exit_code: int | None) -> None:
-        """The line is over. If what it has left running waits for a person, its step goes on until that has ended."""
+        """The line has ended. If a background process of it waits for a person, its step continues until its end."""
         line, run.line = run.line, None
         self._recorder.on_steps_changed()
         if line is not None and line.step and not (line.live and self._recorder.is_held(line.step)):
             line.exit_code = exit_code
             self._close(line)
-            line.exit_code = None  # (it is not that of the steps of what goes on)
+            line.exit_code = None  # it is not the exit code of background processes' steps
 
     def is_alive(self, step: StepId) -> Callable[[], bool]:
-        """Whether any process of a step that ends now is still there, whenever it is asked; asked for once."""
+        """A function that tells whether any process of an ending step still exists; request it once."""
         group = self._groups.pop(step, None)
         return lambda: group is not None and group.live > 0
 
@@ -164,16 +165,16 @@ class StepLifecycle:
         return step < 0 if group.ambient else step == group.step
 
     def close(self, group: StepGroup) -> None:
-        """The group changes nothing more for now.
+        """The group makes no more changes for now.
 
-        What its step left is looked at before any call is served again: the next step may change it. To write it down
-        takes longer, and no call waits for that.
+        The step's results are examined before any other call is served, which may change them. Writing them takes
+        longer, and no call waits for that.
         """
         if group.step and group.step not in self._expected and group is not group.run.line:
             self._close(group)
 
     def close_run(self, run: Run) -> None:
-        """Close all steps of a run, and the one that it has opened itself."""
+        """Close all steps of a run, including its own explicit one."""
         run.awaited = run.line = None
         for group in [group for group in self._open.values() if group.run is run]:
             self._close(group)
@@ -184,7 +185,7 @@ class StepLifecycle:
         self._close_each(self._service.explicit_steps(run.id))
 
     def close_last(self) -> None:
-        """Close what is no run's own. Left open when the keeper ends, it would be taken for that of a killed one, and
+        """Close the steps that belong to no run. If they stayed open, they would count as a killed keeper's, and be
         rolled back.
         """
         self._close_each(self._service.explicit_steps(None))
@@ -216,18 +217,18 @@ class StepLifecycle:
 
     @staticmethod
     def _bar(group: StepGroup) -> None:
-        """Let the group change nothing for as long as a process of it lives: what was denied, or not answered in time,
-        must not go on as another step. A group whose steps are told apart by pauses alone may go on after a pause.
+        """Let the group change nothing while a process of it lives: a denied or unanswered operation must not continue
+        in another step. A group whose steps are separated by pauses alone may continue after a pause.
         """
         group.barred = not group.lives_on
 
     def close_quiet(self, now: float) -> None:
-        """Close what has paused; to be called a few times a second, with the time on the monotonic clock."""
+        """Close steps after a pause; call it a few times a second, with the time on the monotonic clock."""
         for step, group in list(self._open.items()):
             try:
                 found = self._recorder.step(step)
             except KeyError:
-                # It was denied, and everything it tries fails until it ends.
+                # It was denied, and all its attempts fail until it ends.
                 last = self._denied.setdefault(step, now)
             else:
                 last = now if found.busy or found.held else found.last_active

@@ -52,7 +52,7 @@ _log = Log(__name__)
 _JOINS_WITH = 2
 _KILLED_SECONDS = 5.0
 _OPEN_FILES = 10_000
-"""To look at so many takes about a tenth of a second, in which no call changes anything."""
+"""Examining so many takes about a tenth of a second, in which no call changes anything."""
 
 Member: TypeAlias = "SupervisedTree | MountedTree"
 
@@ -74,9 +74,9 @@ class SupervisedTrees:
         """By run, over what its agent takes connections in."""
         self._frozen: dict[StepId, dict[Run, Freezer]] = {}
         self._spared: dict[str, frozenset[int]] = {}
-        """By run, the processes that were there when one of them opened its explicit step: they go on while that is
-        held, as far as they change nothing. The process that asked for what is held has to be able to say so, and to
-        cancel it.
+        """For each run, the processes that existed when one of them opened the run's explicit step: they go on while
+        the step is held, as long as they change nothing. The process that made the held request must be able to report
+        it, and to cancel it.
         """
         self._keeper = keeper
         self._service = keeper.service
@@ -85,7 +85,9 @@ class SupervisedTrees:
         self._mounted = mounted
         self._receive = receive
         self._gone: tuple[Member, ...] = ()
-        """Trees whose processes may still have to be known: see `ended_trees`. (Replaced, for other threads.)"""
+        """Ended trees whose processes may still be needed: see `ended_trees`. (Replaced, never changed: threads read
+        it.)
+        """
         self._calls = handler_table(os.uname().machine, HANDLERS)
         self._processes = Processes(lambda pidfd: keeper.selector.register(pidfd, select.EPOLLIN))
 
@@ -107,7 +109,7 @@ class SupervisedTrees:
         run = Run(request.run, agent, one_step=request.one_step)
         run.agents.command, run.agents.directory = request.command, request.directory
         run.thresholds = request.thresholds
-        # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
+        # Known from the start: a run that is one step lasts as long as its first process, whether or not that acts.
         try:
             self._processes.group(run, agent)
         except OSError as error:
@@ -139,8 +141,8 @@ class SupervisedTrees:
         self._receive(tree)
 
     def _check_apart(self, directories: Sequence[int]) -> None:
-        """Raise `RefusedError` unless each is a directory that lies neither in the workspace nor around it: undo would
-        change the one, and in the other nothing could be done.
+        """Raise `RefusedError` unless each is a directory that is neither in the workspace nor a parent of it: undo
+        would change the one, and the other would block every change.
         """
         root = absolute(self._keeper.workspace.root_fd)
         for fd in directories:
@@ -168,16 +170,16 @@ class SupervisedTrees:
         self._guard()
 
     def _guard(self) -> None:
-        """What a run asks for counts until nothing of it is left: what lives on behind it has to be guarded too."""
+        """A run's limits count until its last process has ended, so that its background processes are guarded too."""
         present = {*self._runs.values(), *(tree.run for tree in self._members)}
         self._service.guard(strictest(run.thresholds for run in present), [run.id for run in present])
 
     def run_of(self, pid: int) -> str:
-        """The id of the run that a process belongs to, if that can be told; empty for none."""
+        """The id of the run that a process belongs to, if known; empty without one."""
         trees = self._members
         found = next((tree.run.id for tree in trees if self._is_of(tree.run, pid)), "")
         while not found and (pid := parent_of(pid)) > 1:
-            # Below the parent of a tree is also what was orphaned unseen.
+            # Unnoticed orphans are below the parent of their tree.
             found = next((tree.run.id for tree in trees if pid in tree.anchors), "")
         return found
 
@@ -222,7 +224,7 @@ class SupervisedTrees:
         return self._steps.expect(self._joined(id_), tuple(command))
 
     def settle_step(self, step: StepId, exit_code: int | None) -> Callable[[], StepOutcome]:
-        """See `RunService.settle`: what a mount has been asked for up to now belongs to the step."""
+        """See `RunService.settle`: earlier requests to a mount belong to the step."""
         run = self._steps.run_expecting(step)
         if run is not None:
             self._mounted.settle(run)
@@ -244,7 +246,7 @@ class SupervisedTrees:
         return run
 
     def leave(self, client: Client) -> str:
-        """The run's agent has ended; what is left of its tree is served until it ends too. Returns the run's id."""
+        """The run's agent has ended; the rest of its tree is served until it ends too. Returns the run's id."""
         run = self._runs.pop(client, None)
         if run is None:
             raise NotFoundError("no run came by this connection, or it has left", code="no_run")
@@ -257,8 +259,8 @@ class SupervisedTrees:
         return run.id
 
     def connection_lost(self, client: Client) -> None:
-        """The connection has ended. If a run came by it and has not left, its tree is to end; a mount ends in any
-        case: the process that looks after its users holds the connection as long as there are any.
+        """The connection has ended. A tree that joined by it and has not left must end; a mount ends in any case: the
+        process that watches its users holds the connection as long as there are any.
         """
         run = self._runs.pop(client, None)
         if run is not None:
@@ -278,10 +280,10 @@ class SupervisedTrees:
             channel.close()
 
     def tree_ended(self, tree: SupervisedTree) -> None:
-        """Nothing is left of the tree, or nothing is to be."""
+        """The tree's last process has ended, or all its processes must end."""
         DIRECTORIES.forget()
         self.calls_ready.unregister(tree.listener.fd)
-        self._gone += (tree,)  # (first: other threads look)
+        self._gone += (tree,)  # first, since other threads read it
         del self.trees[tree.listener.fd]
         tree.close()
         self._is_over(tree)
@@ -294,15 +296,15 @@ class SupervisedTrees:
     def _is_over(self, tree: Member) -> None:
         self._close_ended(tree.run)
         if tree.run not in self._runs.values():
-            # (Else it leaves in a moment. A process lets go of its filter before how it ends can be seen.)
+            # Otherwise it leaves in a moment: a process releases its filter before its exit is visible.
             self._steps.close_run(tree.run)
             self._guard()
 
     def ended_trees(self) -> tuple[Member, ...]:
-        """Trees that are gone, with all of their processes that were seen: nothing is changed by these any more.
+        """Ended trees, with all their observed processes, which make no more changes.
 
-        A listener ends before the last process has closed its files, and what that wrote is told of later still. So
-        one of a tree is known as such until it is taken notice of all, and then `forget_ended` is called.
+        A listener ends before the last process has closed its files, and their writes are reported even later. So a
+        process stays known as a tree's until all reports were handled, and then `forget_ended` is called.
         """
         return tuple(tree for tree in self._gone if not self._processes.pidfds(tree.run))
 
@@ -313,7 +315,7 @@ class SupervisedTrees:
     def end(self) -> None:
         """End every tree, and close all steps."""
         for tree in list(self.trees.values()):
-            # (What is written through a descriptor after its step was closed would be of no step.)
+            # Writes through a descriptor after its step was closed would belong to no step.
             self._kill(tree.run)
             self.tree_ended(tree)
         for tree in self._mounted:
@@ -325,21 +327,21 @@ class SupervisedTrees:
         self.retry()
 
     def processes(self, id_: str) -> list[ProcessInfo]:
-        """The processes of a run that are there: also those that have changed nothing, and those that were orphaned
-        unseen, which its parent looks after.
+        """The living processes of a run, including those without changes, and unnoticed orphans, which are its parent's
+        children.
         """
         found: dict[int, StepId] = {}
         for tree in self._members:
             if tree.run.id == id_:
                 found |= {tgid: group.step for tgid, group in self._processes.living_groups(tree.run)}
-                # (Below a parent is the keeper too, if that one has started it.)
-                # (The agent's number may be another process's by now.)
+                # The keeper may also be below a parent that has started it. The agent's number may be another process's
+                # by now.
                 others = descendants(*(tree.anchors - {tree.run.agent}), spare=(os.getpid(),))
                 found |= {tgid: 0 for tgid in others if tgid not in found}
         return [ProcessInfo(pid=tgid, command=command_of(tgid), step=step) for tgid, step in found.items()]
 
     def signal(self, id_: str, number: int) -> int:
-        """Send a signal (0: none) to every process of a run, and to nothing else; how many are there then."""
+        """Send a signal (0: none) to every process of a run, and to no other; the number of its processes."""
         if number:
             numbers = (number, signal.SIGCONT) if number == signal.SIGTERM else (number,)
             signal_all(lambda: [process.pid for process in self.processes(id_)], numbers)
@@ -360,7 +362,7 @@ class SupervisedTrees:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         for tree in self._mounted:
             if tree.run is run:
-                tree.host.end()  # (whose request waits for a person cannot die before it is answered)
+                tree.host.end()  # if its request waits for a person, it cannot die before the answer
         _wait_for(pidfds)
 
     def watches(self, fd: int) -> bool:
@@ -394,11 +396,11 @@ class SupervisedTrees:
         return pid == run.agent or self._processes.is_below(run, pid)
 
     def is_inside(self, pid: int) -> bool:
-        """Whether a process is of a tree, or looks after one, be it among `ended_trees`. From any thread."""
+        """Whether a process belongs to a tree, or is a tree's parent, including `ended_trees`. From any thread."""
         return self._is_inside(pid, (*self._gone, *self._members)) is True
 
     def _is_inside(self, pid: int, trees: Iterable[Member]) -> bool | None:
-        """None if it cannot be told."""
+        """As `is_inside`; None if it is unknown."""
         anchors, own, found = frozenset[int]().union(*(tree.anchors for tree in trees)), os.getpid(), 0
 
         def is_end(each: int) -> bool:
@@ -407,19 +409,19 @@ class SupervisedTrees:
             return each in anchors or self._processes.is_known(each) or each == own != pid
 
         inside = descends_from(pid, is_end)
-        # (What the keeper has started is outside, though the keeper may be a child of what looks after a tree.)
+        # The keeper's own children are outside, even if the keeper is below a tree's parent.
         return False if inside and found == own else inside
 
     def held_for_writing(self, thorough: bool) -> frozenset[int] | None:
         """See `UndoLog.writers`."""
         mounted = tuple(tree.run for tree in self._mounted)
-        # (What those have open in a mount is known without looking, which the mount itself would have to answer.)
+        # Files in a mount need no search, which the mount itself would have to answer.
         found = inodes_held_for_writing(
             lambda: self._processes.tgids_except(mounted), None if thorough else _OPEN_FILES
         )
         if found is None:
             return None
-        # (But what they had open before leads past it.)
+        # Descriptors from before the mount bypass it.
         handed_in = (run.handed_in for run in mounted if self._processes.is_known(run.agent))
         return found.union(self._mounted.held_for_writing(), *handed_in)
 
@@ -429,13 +431,13 @@ class SupervisedTrees:
             tree.settle()
 
     def retry(self) -> None:
-        """Go on with calls that no person has to be asked about any more, and with the processes that made them."""
+        """Continue calls that no longer wait for a person, and the processes that made them."""
         if any(tree.held for tree in self.trees.values()):
             waiting = {ticket.id for ticket in self._service.held()}
             for tree in self.trees.values():
                 tree.retry(waiting)
         if self._frozen:
-            asked = {ticket.step for ticket in self._service.held()}  # (by what went on just now, too)
+            asked = {ticket.step for ticket in self._service.held()}  # including those that just continued
             for step in [step for step in self._frozen if step not in asked]:
                 for freezer in self._frozen.pop(step).values():
                     freezer.release()
@@ -451,7 +453,7 @@ class SupervisedTrees:
             tree.retry_later_calls()
 
     def tick(self) -> None:
-        """Do what is due a few times a second."""
+        """Do periodic work, a few times a second."""
         self._processes.forget_threads()
         self._mounted.tick()
         DIRECTORIES.forget()
@@ -460,12 +462,12 @@ class SupervisedTrees:
         self.retry()
         try:
             for tree in self._mounted:
-                # (No event says here when a process begins: those that are known in time stay in their group.)
+                # No event reports a new process here: those that are seen in time stay in their group.
                 for _ in self._processes.living_groups(tree.run):
                     pass
             self._look_after_held()
         except OSError as error:
-            # There may be more processes than descriptors of them: those that are missed are looked for again.
+            # There may be more processes than descriptors for them: missed ones are searched again.
             _log.warning("not all processes can be looked at: %s", error.strerror)
 
     def _hold(self, tree: SupervisedTree, ticket: int, tid: int) -> None:
@@ -490,8 +492,9 @@ class SupervisedTrees:
         return stopped
 
     def _look_after_held(self) -> None:
-        """Stop what has begun since, and deny what a process of it is asked to end for (Ctrl-C): it can follow that
-        only then. What is stopped gets no signal, and a call that waits is interrupted only by one that kills.
+        """Stop new processes of held steps, and deny an operation if a process of it was sent a signal to end (Ctrl-C),
+        which it can follow only then. A stopped process receives no signal, and only a fatal one interrupts a waiting
+        call.
         """
         for info in self._service.held() if self._frozen else ():
             if info.step in self._frozen:
@@ -511,7 +514,7 @@ class SupervisedTrees:
     def _freeze(self, step: StepId, tree: SupervisedTree, processes: list[int]) -> None:
         freezers = self._frozen[step]
         freezer = freezers.get(tree.run) or tree.access.freezer()
-        if freezer is not None:  # (Else it is tried again in a moment.)
+        if freezer is not None:  # otherwise it is tried again in a moment
             freezers[tree.run] = freezer
             freezer.add(processes)
 
@@ -528,7 +531,7 @@ def _is_above(pid: int, other: int) -> bool:
     """Whether a process is another one, or started it, or what started that."""
     while other > 1 and other != pid:
         other = parent_of(other)
-    return other == pid > 0  # (0: gone, or out of sight)
+    return other == pid > 0  # 0: gone, or invisible
 
 
 def _only_descriptor(client: Client) -> int:

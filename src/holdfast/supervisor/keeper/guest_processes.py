@@ -1,13 +1,13 @@
-"""Which command a process of a guest belongs to: the guest is asked, by a port of its machine's.
+"""The command that a guest's process belongs to: the guest answers that, by a port of its machine.
 
-A line ``PID`` asks; the guest answers with an object of JSON that has the same ``pid``. Where that process is below a
-command of the shim's, ``top`` is the child of the command's first process that it is or is below (0: it is that first
-process itself), with its ``words`` and ``directory`` (base64); else there is no ``top``. ``{"ended": TOP}`` tells
-unasked that such a child has ended. While a request of its kernel waits for the answer, its process stays, so that the
-answer is about that process and no other.
+A line ``PID`` is a question; the guest answers with a JSON object with the same ``pid``. If that process is below a
+command of the shim, ``top`` is the child of the command's first process that it is or is below (0: it is that first
+process), with its ``words`` and ``directory`` (base64); otherwise there is no ``top``. ``{"ended": TOP}`` reports,
+without a question, the end of such a child. A process whose kernel request waits for the answer cannot end, so the
+answer is about that process.
 
-A guest may say anything. It can only put its own changes down to another one of its own steps: what it says is bounded,
-and one that keeps to none of this, or says nothing in time, is not asked any more.
+A guest may send anything, but it can only assign its own changes to another of its own steps. Its data is limited, and
+a guest that violates the protocol, or does not answer in time, is not asked any more.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _MOST_LINE_BYTES: Final = 1 << 15
-"""What a guest of ours says has at most 28 KiB. All that it may have said is in one answer to who asks for steps."""
+"""Our own guest sends at most 28 KiB. All its pending lines may be in one read."""
 _MOST_WORDS: Final = 100
 _MOST_GROUPS: Final = 4096
 _READ_BYTES: Final = 1 << 14
 _MOST_USELESS: Final = 1000
-"""Lines that nothing was asked for."""
+"""Lines that answer no question."""
 _ANSWER_SECONDS: Final = 5.0
 _MOST_SILENCES: Final = 3
-"""In a row; a machine may stand still while it is asked."""
+"""Consecutive ones; a machine may be paused while it is asked."""
 
 _Pid = Annotated[int, msgspec.Meta(ge=0, le=1 << 22)]
 
@@ -94,7 +94,7 @@ class GuestProcesses:
         self._asked = thread
         question = b"%d\n" % thread
         try:
-            # (A guest may answer what it does not read. To wait for that would be to wait with what others wait for.)
+            # A guest may send without reading. Waiting for it would block while other threads wait for us.
             if self._port.send(question, socket.MSG_DONTWAIT) < len(question):
                 raise BlockingIOError
         except BlockingIOError:
@@ -161,7 +161,7 @@ class GuestProcesses:
         if group is None:
             if len(self._groups) >= _MOST_GROUPS:
                 return run.agents
-            # (Its number is none of this system's.)
+            # Negative: it is no process of this system.
             self._groups[said.top] = group = StepGroup(run, -said.top)
             group.command = tuple(binascii.a2b_base64(word) for word in said.words)
             group.directory = binascii.a2b_base64(said.directory)

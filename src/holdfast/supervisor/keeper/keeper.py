@@ -1,11 +1,11 @@
-"""The keeper of a workspace: one process that serves every supervised tree there is, and owns the undo log.
+"""The keeper of a workspace: one process that serves every supervised tree, and owns the undo log.
 
-It is in a session of its own, so that no terminal stops it or hangs it up, and ends by itself when the last tree is
-gone. If it is killed, every call that would reach it fails with ENOSYS: what it would not record cannot happen.
+It is in a session of its own, so that no terminal stops it or hangs it up, and ends with the last tree. If it is
+killed, every call that would reach it fails with ENOSYS: no unrecorded change can happen.
 
-One thread serves what is asked for and closes steps, as fast as it can; in between, calls are carried out, by the
-threads that receive them and one at a time (`holdfast.supervisor.keeper._call_dispatcher`). Undo and all else that
-takes its time is done on a second one, one after the other; slow calls have threads of their own.
+One thread serves requests and closes steps; in between, the receiving threads carry out calls, one at a time
+(`holdfast.supervisor.keeper._call_dispatcher`). A second thread does undo and other slow work, one job after the other;
+slow calls have threads of their own.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from holdfast.undo.safeguards.open_step import OpenStep
     from holdfast.undo.service import StepInfo
 
-_log = Log("holdfast.supervisor.keeper.keeper")  # (as a program it has another name)
+_log = Log("holdfast.supervisor.keeper.keeper")  # as a program the module has another name
 
 _AGAIN_SECONDS = 0.005
 """Until calls are tried again that wait for what no event says."""
@@ -77,8 +77,8 @@ _SWITCH_SECONDS = 0.0005
 
 
 def _open_log_in_time(open_log: Callable[[], UndoLog]) -> UndoLog:
-    """Open the log once no command has it any more: those that only look at it, again and again, have it for a moment
-    each, and to start anew for each try would be to lose against them. Raises `LockedError` if it is kept for longer.
+    """Open the log when no other command has it: commands that poll it have it for a moment each, and a new process for
+    each attempt would lose against them. Raises `LockedError` if it is held for longer.
     """
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
@@ -150,9 +150,9 @@ class Keeper:
         self._asked = 0
         """Requests that are not answered yet."""
         self._waiting: list[Callable[[], None]] = []
-        """What a safeguard held, to be tried again when a person may have answered."""
+        """Held calls, to be tried again when a person may have answered."""
         self._due = False
-        """The second thread is about to do what is due."""
+        """The second thread has periodic work queued."""
         self._over = False
         self._begun = False
         self._control = KeeperServer(
@@ -170,7 +170,7 @@ class Keeper:
         runs = self._runs
         calls_ready, trees = runs.calls_ready, runs.trees
         service, dispatch_lock = self._service, self._dispatch_lock
-        others_ready = select.poll()  # (select() knows no descriptor above 1,023)
+        others_ready = select.poll()  # select() cannot handle descriptors above 1,023
         others_ready.register(others, select.POLLIN)
         due = again = 0.0
         while not self._over:
@@ -182,10 +182,10 @@ class Keeper:
                 ready = [fd for fd, _ in calls_ready.poll(0 if dispatch_lock.has_calls else seconds * 1000)]
             with dispatch_lock:
                 for fd in ready:
-                    # (The selector comes first: who has ended is forgotten before its number comes again.)
+                    # The selector first: ended processes are forgotten before their numbers are reused.
                     if fd == others:
                         self._serve_others()
-                    elif fd in trees:  # (else it went away meanwhile)
+                    elif fd in trees:  # else it has just ended
                         self._runs.tree_ended(trees[fd])
                         self._end_if_alone()
                 now = time.monotonic()
@@ -227,12 +227,12 @@ class Keeper:
                 self._control.serve(fd)
             elif self._runs.watches(fd):
                 self._runs.ended(fd)
-            # (Else it was closed by what came before it.)
+            # Otherwise an earlier event of this batch has closed it.
 
     def _tick(self, now: float) -> None:
         self._service.beat()
         if not self._due:
-            # (A step that is denied is taken back, which may take long.)
+            # Rolling back a denied step may take long.
             self._due = True
             over = self._runs.ended_trees()
             self._worker.do(lambda: self._do_what_is_due(over))
@@ -245,7 +245,7 @@ class Keeper:
 
     def _settle(self) -> None:
         if self._service.is_unsettled:
-            # (A tree is gone before the last of it has closed its files: they would count as written to for ever.)
+            # A tree ends before its last process has closed its files, which would count as written to for ever.
             self._runs.await_exits()
         try:
             self._service.settle()
@@ -255,13 +255,13 @@ class Keeper:
     def _do_what_is_due(self, over: tuple[Member, ...]) -> None:
         try:
             if over or self._service.is_unsettled:
-                self._outsiders.settle()  # what others wrote is not the steps', nor the other way round
+                self._outsiders.settle()  # others' writes are not the steps', and vice versa
                 self._worker.post(lambda: self._runs.forget_ended(over))
             if held := self._service.held():
                 with self._outsiders.pause():
                     self._service.tick()
                 if self._service.held() != held:
-                    self._mounted.forget()  # what was not answered in time was taken back
+                    self._mounted.forget()  # unanswered operations were rolled back
             else:
                 self._service.tick()
         except HoldfastError as error:
@@ -274,7 +274,7 @@ class Keeper:
         if self._begun and not (self._runs or self._asked or self._visitors):
             self._over = True
 
-    # What is asked for ------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------
 
     def _perform(self, client: Client, method: str, arguments: tuple[Any, ...]) -> object:
         match method:
@@ -347,8 +347,8 @@ class Keeper:
                 return self._ask(client, lambda: getattr(self._service, method)(*arguments))
 
     def _expect(self, client: Client, id_: str, command: list[bytes]) -> object:
-        """Open a command's step, once its kernel has forgotten what the tree was before it was last changed from here:
-        a guest's cannot be told, and the command would see files as they were.
+        """Open a command's step, after its guest's kernel has dropped caches older than the last outside change: a
+        guest cannot be notified, and the command would see old files.
         """
         run = self._runs.find(id_)
         if run is None or not (delay := self._mounted.stale_seconds(run)):
@@ -414,7 +414,7 @@ class Keeper:
         return getattr(self._service, method)()
 
     def _foresee(self, steps: Sequence[int], *, forward: bool) -> None:
-        self._outsiders.settle()  # (as before every change of the tree)
+        self._outsiders.settle()  # as before every change of the tree
         self._service.foresee(steps, forward=forward)
 
     def _change(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
@@ -430,7 +430,7 @@ class Keeper:
 
     def _ask(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
         """Have ``work`` done on the second thread, and its result sent; ``then`` is called on this one."""
-        context = copy_context()  # (what is logged there belongs to the request, too)
+        context = copy_context()  # its log records belong to the request, too
 
         def job() -> None:
             try:
@@ -449,7 +449,7 @@ class Keeper:
             self._asked -= 1
             then()
             if client.is_gone:
-                self._release(client)  # of what it was given after it had hung up
+                self._release(client)  # descriptors that it received after it had disconnected
             else:
                 client.send(body)
             self._end_if_alone()
@@ -459,14 +459,14 @@ class Keeper:
         return LATER
 
     def _lapse(self, ticket: int) -> None:
-        """What a safeguard holds cannot be held any longer: its step is taken back. From any thread."""
+        """A held operation cannot wait any longer: its step is rolled back. From any thread."""
         self._take_back(lambda: self._service.lapse(ticket))
 
     def _deny(self, ticket: int) -> None:
-        """What a safeguard holds does not happen: its step is taken back. From any thread."""
+        """A held operation is denied: its step is rolled back. From any thread."""
 
         def deny() -> None:
-            with suppress(NotFoundError):  # (it was answered meanwhile)
+            with suppress(NotFoundError):  # it was answered meanwhile
                 self._service.answer(ticket, allow=False)
 
         self._take_back(deny)
@@ -525,8 +525,8 @@ class Keeper:
 
 
 def _rules(settings: KeeperSettings) -> Rules:
-    """What says of a path whether checkpoints leave it out, by the rules that are there now. Those of the root, and
-    from outside, are read at once.
+    """The present rules for whether checkpoints leave a path out. Those of the root, and from outside, are read at
+    once.
     """
     root = os.path.realpath(settings.root)
     sources = IgnoreSources(root, user=GitUser(*settings.user), exclude=settings.exclude)
@@ -547,7 +547,7 @@ def main(fd: int) -> int:
     starter = Connection(socket.socket(fileno=fd))
     settings = json_decoder(KeeperSettings).decode(starter.receive())
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
-        signal.signal(number, signal.SIG_IGN)  # (they are a terminal's)
+        signal.signal(number, signal.SIG_IGN)  # they come from a terminal
     raise_priority()
     os.umask(0o077)
     log_to_stderr(settings.log, settings.log_level)

@@ -1,9 +1,8 @@
-"""Trees that are served by a mount instead of a filter: what their processes change comes as requests of the kernel's,
-or of a virtual machine's kernel.
+"""Trees that are served by a mount instead of a filter: their changes come as requests from the kernel, or from a
+virtual machine's kernel.
 
-Another module (`KeeperSettings.server` names it) serves a mount, on threads of its own, by the device (or the machine's
-socket) and a `MountHost`. Those threads ask here which step a process's change belongs to, and the thread that serves
-calls answers.
+The module in `KeeperSettings.server` serves a mount, on threads of its own, by the device (or the machine's socket) and
+a `MountHost`. Those threads ask here for the step of a process's change, and the thread that serves calls answers.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 _log = Log(__name__)
 
 _ANSWER_SECONDS = 2.0
-"""A thread that serves a request waits so long for the serving thread, and then tries again: the serving thread may
-itself wait for what that thread has to read (the memory of a process can be a file of the mount's).
+"""A thread that serves a request waits this long for the serving thread, and then tries again: the serving thread may
+itself wait for a read that this thread must answer (a process's memory can be a file in the mount).
 """
 
 
@@ -46,25 +45,23 @@ class ServedMount(Protocol):
         ...
 
     def held_for_writing(self) -> frozenset[int]:
-        """The inode numbers of what is open for writing. From any thread."""
+        """The inode numbers of files that are open for writing. From any thread."""
         ...
 
     def forget(self) -> None:
-        """Anything may have been changed: the kernel is told. From any thread, at once."""
+        """Anything may have changed: drop the kernel's caches. From any thread, at once."""
         ...
 
     def stale_seconds(self) -> float:
-        """For how long its kernel may still believe what was so before the last `forget`; 0 if that can be told."""
+        """How long its kernel may still use data from before the last `forget`; 0 if it can be notified."""
         ...
 
     def settle(self) -> None:
-        """What processes that have ended had open is known as closed, unless that takes longer than a moment."""
+        """Handle the closed files of ended processes, unless that takes longer than a moment."""
         ...
 
     def close(self) -> bool:
-        """Answer nothing more: requests that still come fail. False if that takes longer; then it is to be called
-        again. Harmless a second time.
-        """
+        """Stop answering: later requests fail. False if that takes longer; then call it again. Idempotent."""
         ...
 
 
@@ -77,7 +74,7 @@ class MountFactory(Protocol):
 
 
 class MountHost:
-    """What a mount asks of its keeper: implements the bridge's port `BridgeHost`, and says where preimages are kept."""
+    """A mount's port to its keeper: implements the bridge's port `BridgeHost`, and has the place of preimages."""
 
     def __init__(
         self,
@@ -106,9 +103,10 @@ class MountHost:
         """How many threads wait for the serving one now."""
 
     def step(self, tid: int, /) -> StepId:
-        """The step that a thread's mutations belong to now; from any thread but the serving one.
+        """The present step for a thread's mutations; from any thread but the serving one.
 
-        Raises `HeldError` while nothing may change, `PermissionError` if it may change nothing more, `StorageError`.
+        Raises `HeldError` while nothing may change, `PermissionError` if the thread may change nothing any more,
+        `StorageError`.
         """
         if self._over.is_set():
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
@@ -117,7 +115,7 @@ class MountHost:
             raise HeldError(0, "another process changes the tree")
         group = self._known_group(tid)
         if group is not None and group.step and self._is_plain(group) and not keeper.selector.poll(0, 1):
-            # (If there is something to do for the serving thread, it may be that another step has ended.)
+            # The serving thread's work may be the end of another step.
             return group.step
         question = _StepQuestion(lambda: self._find(tid, group))
         with self._lock:
@@ -138,7 +136,7 @@ class MountHost:
         return not (group.ambient or group.explicit or group.barred or explicit is not None)
 
     def _find(self, tid: int, group: StepGroup | None) -> StepId:
-        # (What has ended before this was asked for has done what it did, and what it left is looked at first.)
+        # Processes that ended before the request have made their changes, so their results are examined first.
         self._close_ended(self._run)
         if group is None:
             group = self._group(tid)
@@ -148,8 +146,8 @@ class MountHost:
 
     def _group(self, tid: int) -> StepGroup:
         if not self._processes.knows(tid) and not descends_from(thread_group(tid), self._anchors.__contains__):
-            # A process from outside has come by way of ``/proc``, a namespace or a descriptor. It is none of the
-            # run's, and does not end with it.
+            # An outside process came by way of ``/proc``, a namespace or a descriptor. It is not part of the run, and
+            # does not end with it.
             return self._run.ambient
         return self._processes.group(self._run, tid)
 
@@ -163,8 +161,8 @@ class MountHost:
 
 
 class MachineHost(MountHost):
-    """What the file system of a virtual machine asks. A change belongs to the command that is expected of the run, or
-    where there is none to what the guest says that it is by.
+    """The port of a virtual machine's file system. A change belongs to the expected command of the run, or without one
+    to the command that the guest names.
     """
 
     def __init__(
@@ -185,7 +183,7 @@ class MachineHost(MountHost):
         self._guest = GuestProcesses(port, run, lambda group: keeper.worker.post(lambda: ended(group)))
 
     def _known_group(self, tid: int) -> StepGroup:
-        # (Without a number: 9P, or what the guest's kernel writes by itself.)
+        # Without a number: 9P, or writeback by the guest's kernel.
         return self._run.awaited or (self._guest.group(tid) if tid else self._run.agents)
 
     def forget_threads(self) -> None:
@@ -249,9 +247,9 @@ class MountedTrees:
         self._server = server
         self._keeper = keeper
         self._trees: dict[int, MountedTree] = {}
-        """By what says that they are over. (Replaced, for other threads.)"""
+        """By the descriptor that reports their end. (Replaced, never changed, for other threads.)"""
         self._closing: tuple[ServedMount, ...] = ()
-        """Those that still work on something. (Replaced likewise, with the lock.)"""
+        """Mounts with work in progress. (Replaced likewise, with the lock.)"""
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[MountedTree]:
@@ -278,7 +276,7 @@ class MountedTrees:
         if served_by == "mount":
             anchors = frozenset((run.agent, client.peer.pid))
             host = MountHost(self._keeper, run, anchors, processes, close_ended)
-        else:  # (Nothing of a guest's is a process here, and the one that joins asks for a person.)
+        else:  # a guest has no process here, and the joining process acts for a person
             anchors = frozenset((run.agent,))
             port = socket.socket(fileno=client.descriptors.pop(0))
             host = MachineHost(self._keeper, run, anchors, processes, close_ended, port=port, ended=group_ended)
@@ -303,11 +301,11 @@ class MountedTrees:
         return fd in self._trees
 
     def ended_tree(self, fd: int) -> MountedTree:
-        """The one that is."""
+        """The tree whose end the descriptor reports."""
         return self._trees[fd]
 
     def tree_of(self, client: Client) -> MountedTree | None:
-        """The one that came by this connection."""
+        """The tree that joined by this connection."""
         return next((tree for tree in self if tree.client is client), None)
 
     def end(self, tree: MountedTree) -> None:
@@ -318,7 +316,7 @@ class MountedTrees:
         self._close(tree.mount)
 
     def _close(self, mount: ServedMount) -> None:
-        """From any thread: what is being worked on ends by itself, and others are served meanwhile."""
+        """From any thread: work in progress ends by itself, and others are served meanwhile."""
         is_closed = mount.close()
         with self._lock:
             others = tuple(each for each in self._closing if each is not mount)
@@ -337,7 +335,7 @@ class MountedTrees:
         return max((tree.mount.stale_seconds() for tree in self if tree.run is run), default=0.0)
 
     def held_for_writing(self) -> frozenset[int]:
-        """What is open for writing in any. From any thread."""
+        """Files that are open for writing in any mount. From any thread."""
         mounts = (*(tree.mount for tree in self), *self._closing)
         return frozenset[int]().union(*(mount.held_for_writing() for mount in mounts))
 
@@ -347,6 +345,6 @@ class MountedTrees:
             tree.mount.forget()
 
     def tick(self) -> None:
-        """Do what is due a few times a second."""
+        """Do periodic work, a few times a second."""
         for tree in self:
             tree.host.forget_threads()

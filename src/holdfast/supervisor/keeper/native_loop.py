@@ -1,7 +1,8 @@
-"""What the native part of the keeper is told: which thread's calls it may carry out, in which step, and where.
+"""The data for the native part of the keeper: the threads whose calls it may carry out, their steps, and their
+directories.
 
-It carries out the common case of the common calls (`holdfast._hot`, docs/internals/native-loop.md). All that it has not
-been told of goes to the handlers, which then tell it.
+It carries out the common case of common calls (`holdfast._hot`, docs/internals/native-loop.md). Calls without data go
+to the handlers, which then provide it.
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ class NativeTree:
 
     @property
     def epoch(self) -> int:
-        """To be read before that is found out which `teach` is told."""
+        """Read it before finding out the facts for `teach`."""
         return self._loop.log.epoch
 
     def teach(self, tid: int, step: StepId, epoch: int) -> None:
-        """What the thread changes from now on belongs to the step, as far as is known."""
+        """The thread's later changes belong to the step, as far as known."""
         caller = CALLERS.find_usual(tid)
         opened = self._loop.recorder.find_open(step)
         if caller is not None and opened is not None and opened.native is not None:

@@ -1,6 +1,6 @@
 """The keeper's own log: ``keeper.log`` beside the undo log, which is its standard error.
 
-When it has grown to 1 MiB it becomes ``keeper.log.1``, in place of the one before, and is begun anew.
+At 1 MiB it replaces ``keeper.log.1``, and a new one begins.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LogReader:
     """Reads what keepers of one undo log say from now on, a line at a time. For one thread."""
 
     def __init__(self, directory: bytes) -> None:
-        """``directory`` is that of the undo log. What is in `keeper.log` by now is left out."""
+        """``directory`` is that of the undo log. The present contents of `keeper.log` are skipped."""
         self._path = os.path.join(directory, _NAME)
         self._rest = b""
         self._fd = self._open()
@@ -39,7 +39,7 @@ class LogReader:
             os.lseek(self._fd, 0, os.SEEK_END)
 
     def lines(self) -> Sequence[bytes]:
-        """The whole lines since the last time, without their ends; not all at once, where there are many."""
+        """The complete lines since the last call, without their ends; if there are many, only some of them."""
         if self._fd < 0:
             self._fd = self._open()
         if self._fd < 0:
@@ -50,7 +50,7 @@ class LogReader:
             self._fd = self._open()
             data = os.read(self._fd, _MOST_BYTES) if self._fd >= 0 else b""
         elif not data and os.lseek(self._fd, 0, os.SEEK_CUR) > os.fstat(self._fd).st_size:
-            os.lseek(self._fd, 0, os.SEEK_SET)  # (it was cut, as it could not be begun anew)
+            os.lseek(self._fd, 0, os.SEEK_SET)  # it was truncated, since it could not be replaced
         *whole, self._rest = (self._rest + data).split(b"\n")
         return whole
 
@@ -99,7 +99,7 @@ def _begin_anew(directory: bytes) -> None:
         os.replace(path, path + b".1")
         fd = open_log(directory)
     except OSError:
-        os.ftruncate(_STDERR, 0)  # better none than one without an end
+        os.ftruncate(_STDERR, 0)  # an empty log is better than an endless one
         return
     os.dup2(fd, _STDERR)
     os.close(fd)

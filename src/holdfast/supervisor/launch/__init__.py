@@ -1,1 +1,1 @@
-"""Starting a command under a keeper: the launcher, the parent of its tree, and what they say to each other."""
+"""Starting a command under a keeper: the launcher, the parent of its tree, and their messages."""

@@ -1,8 +1,7 @@
-"""What the parent of a tree does for the keeper: it may look into the tree's processes where the keeper may not.
+"""The service of a tree's parent for the keeper: it may access the tree's processes where the keeper may not.
 
-`holdfast.supervisor.syscalls.caller_access` is the other side, and says what is asked. The process that holds the other
-end of the socket is trusted: it never comes into the tree, and all that can be had here is what a process of this user
-could have anyway.
+`holdfast.supervisor.syscalls.caller_access` is the client, and documents the requests. The process with the other end
+of the socket is trusted: the socket never gets into the tree, and a process of this user could access the same anyway.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from holdfast.supervisor.syscalls.caller_memory import peek
 
 
 def begin_serving() -> socket.socket:
-    """Answer from now on, on a thread of its own, what is asked on the socket that is returned; until it is closed."""
+    """Answer requests on the returned socket until it is closed, on a thread of its own."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     threading.Thread(target=_serve, args=(ours,), daemon=True).start()
     return its

@@ -1,7 +1,7 @@
 """The messages between the launcher of a run and the parent of its tree: JSON in frames of `holdfast.ipc.messages`.
 
-After its one message the launcher sends a byte for each signal that it gets, its number, and 0 when it is asked: no
-frames, as one call has to write each, be it the kernel's own for a signal.
+After its one message the launcher sends a byte for each signal that it gets, with its number, and 0 as an answer. They
+have no frames, since a single call writes each, for a signal the kernel itself.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ RELAYED: Final = frozenset(map(int, signal.valid_signals())) - {
     *(signal.SIGPIPE, signal.SIGXFSZ),  # Python's own
     *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS),
 }
-"""Signals that end neither the launcher nor the parent: those that the command does not get by itself are passed on."""
+"""Signals that end neither the launcher nor the parent: those that the command does not get directly are passed on."""
 ANSWER: Final = b"\0"
 
 
 class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the launcher asks for."""
+    """The launcher's request."""
 
     command: tuple[bytes, ...]
     called: tuple[bytes, ...] = ()
-    """What steps say that was run; empty: ``command``."""
+    """The command in steps; empty: ``command``."""
     directory: bytes
     """Where the command runs."""
     environment: dict[bytes, bytes]
@@ -51,13 +51,13 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     inherited: tuple[int, ...] = ()
     """Descriptors that the command has under the same numbers; inherited by the parent as well."""
     closed: tuple[bytes, ...] = ()
-    """What `landlock.confine` is told of: the paths of the workspace and of those directories."""
+    """The argument of `landlock.confine`: the paths of the workspace and of those directories."""
     thresholds: Thresholds = OFF
-    """When a person is to be asked."""
+    """The limits beyond which a person is asked."""
     mounted: bool = False
-    """What it changes comes by a mount, which the program executed for ``box`` makes, and not by a filter."""
+    """Its changes come by a mount, which the program for ``box`` makes, and not by a filter."""
     box: tuple[bytes, ...] = ()
-    """If the command runs in a box: what to execute for that. It starts the shim inside, with the environment above."""
+    """If the command runs in a box: the program that makes it. It starts the shim inside, with this environment."""
     descriptors: tuple[int, ...] = ()
     """The box's own, which it inherits."""
     channel: int = -1
@@ -71,7 +71,7 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the launcher is told."""
+    """The parent's report."""
 
     kind: Literal["started", "stopped", "asked", "ended", "failed"]
     """``asked``: to be answered by `ANSWER`, after the signals that the launcher has got by then."""
@@ -80,11 +80,11 @@ class LaunchReport(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 0
     """With ``ended``: as `os.wait` has it."""
     stays: bool = False
-    """With ``ended``: something of the tree lives on, and this process with it."""
+    """With ``ended``: processes of the tree live on, and this process with them."""
     parting: RunEnding = RunEnding()
     """With ``ended``: what the keeper has said last."""
     message: str = ""
-    """With ``failed``: what went wrong."""
+    """With ``failed``: the error."""
     code: str = ""
     hint: str | None = None
 

@@ -1,7 +1,7 @@
-"""What the parent of a tree answers whose changes a mount records: limits and priorities are set within the tree alone
-(`holdfast.supervisor.syscalls.table.TARGETS`), and regular files are not waited for (`WAITED_FOR`).
+"""The answers of the parent of a tree with a mount: limits and priorities may be set within the tree only
+(`holdfast.supervisor.syscalls.table.TARGETS`), and regular files cannot be waited for (`WAITED_FOR`).
 
-It looks at no memory, and hears of no other call.
+It reads no memory, and receives no other call.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def begin_answering(listener: int, spared: Callable[[], Collection[int]]) -> None:
-    """Answer from now on, on a thread of its own. The tree is what descends from this process, but for the children
-    that are ``spared``. Takes the listener over.
+    """Answer from now on, on a thread of its own. The tree is this process's descendants, without the children in
+    ``spared``. Takes over the listener.
     """
     names = numbers(os.uname().machine, frozenset({*TARGETS, WAITED_FOR[0]}))
     threading.Thread(target=_answer, args=(Listener(listener), names, spared), daemon=True).start()
@@ -58,7 +58,7 @@ def _answer(listener: Listener, names: dict[int, str], spared: Callable[[], Coll
 
 
 def _waiting(tid: int, args: Sequence[int]) -> int:
-    """EPERM for a regular file; 0 for all else, and where the kernel finds something else wrong before."""
+    """EPERM for a regular file; 0 for others, and where the kernel would report another error first."""
     epoll, _, number, event, *_ = args
     try:
         os.stat(f"/proc/{tid}/fd/{integer(epoll)}")

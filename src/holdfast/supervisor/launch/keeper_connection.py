@@ -1,4 +1,4 @@
-"""How a tree comes to its keeper: to the one that there is, or to a new one."""
+"""Connecting a tree to its keeper: to the running one, or to a new one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _READY = encode_result(None)
 
 
 def preload_keeper(log: bytes) -> None:
-    """If there is no keeper of the undo log in the directory ``log``, load what one needs."""
+    """If the undo log in the directory ``log`` has no keeper, import its modules."""
     if not os.path.exists(os.path.join(log, KEEPER_SOCKET)):
         forked_process.preload(_KEEPER)
 
@@ -43,12 +43,12 @@ def preload_keeper(log: bytes) -> None:
 def join(
     settings: KeeperSettings, request: JoinRequest, server: int, read_only: Sequence[int] = (), port: int | None = None
 ) -> tuple[RemoteUndoService, int]:
-    """Have a tree served, by the descriptor ``server`` (see `JoinRequest.served_by`); ``read_only`` are its directories
-    of that kind. This process, its parent, answers the keeper from then on, or the guest of a virtual machine at
-    ``port`` (`holdfast.supervisor.keeper.guest_processes`). Descriptors are borrowed.
+    """Let a keeper serve a tree, by the descriptor ``server`` (see `JoinRequest.served_by`); ``read_only`` are its
+    directories of that kind. This process, its parent, answers the keeper from then on, or the guest of a virtual
+    machine at ``port`` (`holdfast.supervisor.keeper.guest_processes`). Descriptors are borrowed.
 
-    Returns the connection that the run lasts as long as, and the keeper's process, 0 if it was not started for this
-    run. Raises what the keeper answers; `LockedError` if another process uses the log for longer than a moment.
+    Returns the connection, whose end ends the run, and the keeper's process, 0 if it was not started for this run.
+    Raises the keeper's errors; `LockedError` if another process uses the log for longer than a moment.
     """
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
@@ -59,8 +59,8 @@ def join(
                 keeper, starter = _start(settings)
                 remote = connect(settings.log)
             if remote is not None:
-                # (A thread answers there: it begins when the keeper is there, which may be a fork of this process. Nor
-                # does the command inherit the socket.)
+                # A thread answers there, and starts after the keeper, which may be a fork of this process. Nor does the
+                # command inherit the socket.
                 with nullcontext() if port is not None else begin_serving() as asked:
                     parent = port if asked is None else asked.fileno()
                     assert parent is not None

@@ -1,7 +1,7 @@
-"""A launcher in a process of its own: for who starts a command, and cannot wait for it as `supervise` does.
+"""A launcher in a process of its own: for callers that start a command and cannot wait as `supervise` does.
 
-The two share an anonymous file: what to run, as JSON, which the launcher reads at its start, and how it fared, which
-stands there instead at its end.
+The two share an anonymous file: the launcher reads the command from it at its start, as JSON, and replaces it with the
+result at its end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_STARTED = 126
 
 
 class SupervisedLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a launcher is to run; the fields are those of `SupervisedCommand`, and ``settings`` those of a keeper."""
+    """The command of a launcher; the fields are those of `SupervisedCommand`, and ``settings`` those of a keeper."""
 
     words: tuple[bytes, ...]
     called: tuple[bytes, ...] = ()
@@ -56,7 +56,9 @@ class LaunchFile:
 
     @property
     def words(self) -> Sequence[str]:
-        """What to execute, with ``fd`` passed on: it ends as the command does; 126 if its `outcome` is an error."""
+        """The command line; ``fd`` must be passed on. It ends as the command does, or with 126 for an error in
+        `outcome`.
+        """
         return module_words(_MODULE, str(self.fd))
 
     def outcome(self) -> ProcessOutcome | None:
@@ -75,7 +77,7 @@ class LaunchFile:
 
 
 def main(fd: int) -> int:
-    """Run what is asked for in the file ``fd``, and say there how it went; the exit code."""
+    """Run the command in the file ``fd``, and write the result there; the exit code."""
     order = json_decoder(SupervisedLaunch).decode(os.pread(fd, os.fstat(fd).st_size, 0))
     command = SupervisedCommand(
         order.words,

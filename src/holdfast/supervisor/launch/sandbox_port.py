@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class PreparedCommand(NamedTuple):
-    """A program to execute, in a child of the caller's, in the caller's session and its terminal's foreground.
+    """A program to execute, in a child of the caller, in the caller's session and its terminal's foreground.
 
-    It ends as the command does: with its exit code, or 128 and the number of the signal that ended it. It stops and
-    goes on with it, and leaves all signals to it: to what is executed inside, every one of them may be ignored.
+    It ends as the command does: with its exit code, or 128 and the number of its signal. It stops and continues with
+    the command, and leaves all signals to it: the program itself may ignore every signal.
     """
 
     arguments: Sequence[bytes]
     environment: Mapping[bytes, bytes]
     descriptors: Sequence[int] = ()
-    """To be inherited under the same numbers, besides the standard ones; they stay the box's own."""
+    """To be inherited under the same numbers, in addition to the standard ones; the box keeps them."""
 
 
 class Sandbox(Protocol):
@@ -38,11 +38,11 @@ class Sandbox(Protocol):
         environment: Mapping[bytes, bytes],
         keep: Sequence[int] = (),
     ) -> AbstractContextManager[PreparedCommand]:
-        """What has to be executed so that ``command`` runs inside, in ``directory``, with what the box lets through of
-        ``environment`` and, of all descriptors, the standard ones and ``keep`` alone.
+        """The program that runs ``command`` inside, in ``directory``, with the variables of ``environment`` that the
+        box permits and, of all descriptors, only the standard ones and ``keep``.
 
-        Whatever was set up for it is gone when the context is left, and when this process is killed. Raises
-        `UnsupportedError` if the box cannot be had here, saying why and what would help: never is less enforced than
-        was asked for.
+        Everything that it set up is removed at the end of the context, and when this process is killed. Raises
+        `UnsupportedError`, with reason and remedy, if the box is impossible here: it never enforces less than
+        requested.
         """
         ...

@@ -1,9 +1,9 @@
-"""Runs a command under supervision, as if it was run natively.
+"""Runs a command under supervision, as if it ran natively.
 
 The launcher starts the parent of the tree (`holdfast.supervisor.launch.tree_parent`), which starts the command and, if
-there is none yet, the workspace's keeper. A signal to the launcher alone goes to the command; one to the whole process
-group, as the terminal sends it, the command gets by itself, and the parent sees that it did. If the launcher is killed,
-the tree ends; so it does when the keeper is.
+there is none yet, the workspace's keeper. A signal to the launcher alone is passed to the command; one to the whole
+process group, as from the terminal, reaches the command directly, which the parent notices. If the launcher or the
+keeper is killed, the tree ends.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _KEEPER_SECONDS = 1.0
 
 
 class SupervisedCommand(NamedTuple):
-    """What runs, and under what conditions."""
+    """The command, and its conditions."""
 
     words: Sequence[bytes]
     called: Sequence[bytes] = ()
-    """What steps say that was run; empty: ``words``."""
+    """The command in steps; empty: ``words``."""
     directory: bytes | None = None
     """Where it runs; None: where this process does."""
     environment: Mapping[bytes, bytes] | None = None
@@ -67,15 +67,15 @@ class SupervisedCommand(NamedTuple):
     one_step: bool = False
     """All that it changes is one step."""
     fails_whole: bool = False
-    """If it fails, what it has left running ends with it (SIGTERM, and then SIGKILL)."""
+    """If it fails, its background processes end with it (SIGTERM, and then SIGKILL)."""
     ends_whole: bool = False
     """The same however it ends."""
     read_only: Sequence[int] = ()
-    """Directories that it may not change, nor anything beneath; see `RemoteUndoService.join`."""
+    """Directories that it may not change, with their contents; see `RemoteUndoService.join`."""
     inherited: Sequence[int] = ()
-    """Descriptors that it has under the same numbers, and this process no more. They go with no box."""
+    """Descriptors that it gets under the same numbers, and this process loses. Not with a box."""
     thresholds: Thresholds = OFF
-    """When a person is to be asked; see `RemoteUndoService.guard`."""
+    """The limits beyond which a person is asked; see `RemoteUndoService.guard`."""
 
 
 def supervise(
@@ -89,18 +89,17 @@ def supervise(
 ) -> int:
     """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
 
-    When it returns, all steps of the run are finished. What the command has left running goes on, supervised. Without a
-    ``box`` the command runs as any child does. ``parted`` is called with what the keeper says of the run at its end.
-    ``meanwhile`` is entered before the command begins, and left when it has ended: what starts threads belongs there,
-    as what starts the command may be forked off this process while there is one.
+    When it returns, all steps of the run are finished. Background processes go on, supervised. Without a ``box`` the
+    command is an ordinary child. ``parted`` is called with the keeper's report at the run's end. ``meanwhile`` is
+    entered before the command begins, and left after its end: it may start threads, which must not exist earlier, since
+    the parent may be a fork of this process.
 
-    With an ``entry``, the command sees the workspace by a mount alone, which `KeeperSettings.server` serves, and no
-    filter asks. ``entry`` gets a channel's descriptor, and returns what to execute: a program that makes the mount,
-    sends its device through the channel, and then enters as `filter_shim.enter` does. It goes with neither ``box`` nor
-    ``read_only``.
+    With an ``entry``, the command sees the workspace only by a mount, which `KeeperSettings.server` serves, without a
+    filter. ``entry`` receives a channel's descriptor, and returns the program to execute: it makes the mount, sends its
+    device through the channel, and then continues as `filter_shim.enter`. It excludes ``box`` and ``read_only``.
 
-    Raises `UnsupportedError` where the kernel cannot supervise, `LockedError` if another process keeps the undo log,
-    and what opening that raises.
+    Raises `UnsupportedError` where the kernel cannot supervise, `LockedError` if another process has the undo log, and
+    the errors of opening it.
     """
     order = LaunchRequest(
         command=tuple(command.words),
@@ -136,19 +135,19 @@ def supervise(
             if order.box:
                 passed += [order.channel, order.shim, *order.descriptors]
             with _signals(ours) as relay:
-                # (What comes before the parent can note it waits there until it has its order.)
+                # Signals before the parent can note them wait there until it has its order.
                 blocked = signal.pthread_sigmask(signal.SIG_BLOCK, () if relay is None else RELAYED)
                 try:
-                    # (In our group, for the signals of the terminal, and with our standard streams.)
+                    # In our process group, for the terminal's signals, and with our standard streams.
                     parent = forked_process.start("holdfast.supervisor.launch.tree_parent", its.fileno(), passed=passed)
                 finally:
                     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
                 for given in (*order.inherited, its.detach()):
                     os.close(given)
-                channel_ends.close()  # (kept open here, the parent would see no end of a box that dies early)
+                channel_ends.close()  # open here, it would hide the early end of a box from the parent
                 if meanwhile is not None:
                     context.enter_context(meanwhile)
-                with suppress(OSError):  # (it was killed already, which is seen below)
+                with suppress(OSError):  # it was killed already, as the code below finds
                     numbers = tuple(map(int, blocked))
                     send_message(ours, msgspec.structs.replace(order, blocked=numbers, relays=relay is not None))
                 return _follow(ours, parent, mine, relay, parted)
@@ -238,7 +237,7 @@ def _follow(
             case "started":
                 keeper = report.pid
             case "stopped":
-                # (While the command has not stopped, it may read what is typed for the shell.)
+                # Until the command has stopped, it may read input that is typed for the shell.
                 _stop_with(report.pid)
             case "asked":
                 if relay is not None:
@@ -250,7 +249,7 @@ def _follow(
                 kind = next((kind for kind in _kinds() if kind.code == report.code), HoldfastError)
                 raise kind(report.message, hint=report.hint, code=report.code)
             case "ended":
-                if not report.stays:  # (else it looks after what lives on)
+                if not report.stays:  # else it watches the remaining processes
                     forked_process.wait(parent)
                 parted(report.parting)
                 code = os.waitstatus_to_exitcode(report.status)
@@ -278,7 +277,7 @@ def _has_failed(keeper: int) -> bool:
     if not keeper:
         return False
     try:
-        # (Killed at the same time, it may take a moment longer to end. One that others need goes on.)
+        # Killed at the same time, it may take a moment longer to end. A keeper that others use goes on.
         with open(os.pidfd_open(keeper), "rb", buffering=0) as process:
             select.select([process], [], [], _KEEPER_SECONDS)
         found = os.waitid(os.P_PID, keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -294,7 +293,7 @@ def _kinds() -> list[type[HoldfastError]]:
 def _stop_with(command: int) -> None:
     """Stop as the command has, so that the shell sees it; unless both were stopped, and continued, together."""
     for _ in range(2):
-        # (A signal to a process group reaches one after the other: we may have been continued before the command.)
+        # A signal to a process group reaches its members one by one: we may have been continued before the command.
         time.sleep(_TOGETHER_SECONDS)
         try:
             with open(f"/proc/{command}/stat", "rb") as file:
@@ -322,8 +321,8 @@ class _Relay:
     def __init__(
         self, parent_socket: socket.socket, awake: socket.socket, numbers: Collection[int], others: int
     ) -> None:
-        """``awake`` gives the numbers of signals as they come; those that are not among ``numbers`` are written to the
-        descriptor ``others``, if it is not negative.
+        """``awake`` delivers the numbers of signals as they come; those not in ``numbers`` are written to the
+        descriptor ``others``, unless it is negative.
         """
         self._parent_socket = parent_socket
         self._awake = awake
@@ -341,7 +340,7 @@ class _Relay:
                         os.write(self._others, bytes(number for number in got if number not in self._numbers))
 
     def until_readable(self) -> None:
-        """Tell of signals as they come, until the parent has said something, or is gone."""
+        """Pass on signals as they come, until the parent has sent a message, or is gone."""
         waiting = select.poll()
         for each in (self._parent_socket, self._awake):
             waiting.register(each, select.POLLIN)
@@ -351,14 +350,14 @@ class _Relay:
 
 @contextmanager
 def _signals(parent_socket: socket.socket) -> Generator[_Relay | None]:
-    """Take signals for the length of the block; the parent is told by what this yields. Only a process's first thread
-    gets any: for others it is None.
+    """Take signals for the length of the block; the yielded object reports them to the parent. Only a process's first
+    thread gets signals: for others it is None.
     """
     if threading.current_thread() is not threading.main_thread():
         yield None
         return
     found = ((number, signal.getsignal(number)) for number in RELAYED)
-    # (A disposition that nohup, or code outside of Python, has set stays so.)
+    # Keep a disposition that nohup, or code outside of Python, has set.
     before = {number: handler for number, handler in found if handler not in (signal.SIG_IGN, None)}
     awake, wake = socket.socketpair()
     with awake, wake:

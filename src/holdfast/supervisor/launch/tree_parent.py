@@ -1,14 +1,14 @@
-"""The parent of a supervised tree: starts the command under the filter, and sees the tree to its end.
+"""The parent of a supervised tree: it starts the command under the filter, and watches the tree to its end.
 
-Between the launcher and the tree stands this small process, so that no death leaves a tree behind unattended, and
-so that an ancestor of its processes may read their memory (`holdfast.supervisor.launch._caller_access_server`).
-Whatever is orphaned in the tree becomes its child (it is a subreaper). It ends the tree if the launcher or the keeper
-dies; if it is killed itself, the launcher does (`holdfast.supervisor.launch.supervised_run`). The command stays in the
-launcher's process group: stopping, continuing, interrupting and hanging up concern all of them together, and the shell
-from which they were started does job control as if there was nothing between it and the command.
+This small process is between the launcher and the tree, so that no death leaves a tree unattended, and an ancestor of
+its processes may read their memory (`holdfast.supervisor.launch._caller_access_server`). Orphans of the tree become its
+children (it is a subreaper). It ends the tree if the launcher or the keeper dies; if it is killed itself, the launcher
+does (`holdfast.supervisor.launch.supervised_run`). The command stays in the launcher's process group: stopping,
+continuing, interrupting and hanging up affect all of them together, and job control in the starting shell works as for
+a direct child.
 
-A signal to the whole group the command gets by itself, and so do the launcher and this process, which ignore it. What
-one of the two alone got is passed on: each is asked what it got.
+A signal to the whole group reaches the command directly, and also the launcher and this process, which ignore it. A
+signal to only one of these two is passed on: each reports the signals that it got.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Parent:
         self._noted: dict[int, _NotedSignals] = {}
         """Signals of which it is not known yet which processes have got them."""
         self._asked: tuple[int, ...] = ()
-        """Those of them that the launcher is asked about."""
+        """The signals that the launcher is asked about."""
         self._has_stopped = False
         """The launcher may have stopped as the command has."""
 
@@ -103,26 +103,26 @@ class _Parent:
         os.close(listener)
         self._tell(LaunchReport(kind="started", pid=self._keeper))
         self._pass_on_early(awake)
-        with suppress(OSError):  # (it was killed already)
+        with suppress(OSError):  # it was killed already
             self._channel.send(GO)
         status = self._look_after(remote, awake)
         stays = False
         if status is not None:
             self._say_what_failed()
             if self._order.ends_whole or (status and self._order.fails_whole):
-                end_in_order(GRACE_SECONDS, self._spared)  # (still served: all that it does at last is recorded)
+                end_in_order(GRACE_SECONDS, self._spared)  # still served, so its last changes are recorded
             parting = remote.leave()
             stays = bool(descendants(os.getpid(), spare=self._spared))
-            if self._has_stopped:  # (it was killed where it stood: no one else continues the launcher then)
+            if self._has_stopped:  # killed while stopped: nobody else continues the launcher then
                 with suppress(ProcessLookupError):
                     os.kill(os.getppid(), signal.SIGCONT)
-            # (The launcher, which would be told, was killed in the same moment.)
+            # The launcher, which should get the report, was killed at the same moment.
             stays = self._tell(LaunchReport(kind="ended", status=status, stays=stays, parting=parting)) and stays
         if stays:
             self._look_after_rest(remote, awake)
         else:
             end_descendants(self._spared)
-        signal.set_wakeup_fd(-1)  # (the socket is about to be closed, and the keeper may end in the same moment)
+        signal.set_wakeup_fd(-1)  # the socket is about to be closed, and the keeper may end at the same moment
 
     def _join(self, listener: int, agent: int) -> tuple[RemoteUndoService, int]:
         order = self._order
@@ -153,7 +153,7 @@ class _Parent:
     # The command ------------------------------------------------------------------------------------------------
 
     def _start(self, awake: socket.socket) -> tuple[int, int]:
-        """Start what becomes the command: it waits under the filter for `GO`. The listener, and its number."""
+        """Start the child that becomes the command, which waits for `GO` under the filter. Its listener and number."""
         order = self._order
         if order.box:
             shim, self._channel = order.shim, socket.socket(fileno=order.channel)
@@ -162,10 +162,10 @@ class _Parent:
             shim = its.detach()
         self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, RELAYED)  # the child would note them in our place
-        self._child = os.fork()  # (it enters the filter before its program: no `processes.child`)
+        self._child = os.fork()  # it enters the filter before its program: no `processes.child`
         if not self._child:
             self._channel.close()
-            self._launcher.close()  # (should this process be killed, the launcher is to see it at once)
+            self._launcher.close()  # if this process is killed, the launcher must notice at once
             self._become_command(shim)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for fd in (*order.inherited, shim):
@@ -188,23 +188,23 @@ class _Parent:
         return served, agent
 
     def _first_report(self, awake: socket.socket) -> tuple[bytes, dict[int, bytes]]:
-        """What the shim reports, and what comes with it: nothing if our child ends without a report.
+        """The shim's report, with its descriptors; nothing if our child ends without one.
 
-        Raises `_EndedError` if the launcher is gone, or if the report has not come `GRACE_SECONDS` after a signal that
-        asks for the end: what makes a box ignores that. What is left of the tree is killed then.
+        Raises `_EndedError` if the launcher is gone, or if no report comes within `GRACE_SECONDS` after a signal to
+        end, which the program that makes a box ignores. The rest of the tree is killed then.
         """
         room = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(2 * _FD.size)
         channel, launcher = self._channel.fileno(), self._launcher.fileno()
         due, status = None, int(signal.SIGTERM)
         waiting = select.poll()
-        # (The channel alone would not do: other processes may have copies of its other end.)
+        # The channel alone is not enough: other processes may have copies of its other end.
         with open(os.pidfd_open(self._child), "rb", buffering=0) as child:
             for fd in (channel, child.fileno(), awake.fileno(), launcher):
                 waiting.register(fd, select.POLLIN)
             while due is None or time.monotonic() < due:
                 left = None if due is None else max(due - time.monotonic(), 0) * 1000 + 1
                 ready = {fd for fd, _ in waiting.poll(left)}
-                if ready & {channel, child.fileno()}:  # (it may report and end after the channel was looked at)
+                if ready & {channel, child.fileno()}:  # it may have reported and ended after the channel was read
                     with suppress(BlockingIOError, ConnectionResetError):
                         flags = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
                         message, found, _, _ = self._channel.recvmsg(4096, room, flags)
@@ -285,7 +285,7 @@ class _Parent:
             return None
         pid, status = os.waitpid(self._child, os.WNOHANG | os.WUNTRACED)
         if not pid or (os.WIFSTOPPED(status) and found.si_code == os.CLD_TRAPPED):
-            return None  # (What is traced stands still while a person is asked, which the launcher need not follow.)
+            return None  # A traced process stops while a person is asked, which the launcher need not follow.
         if os.WIFSTOPPED(status):
             self._stopped(os.WSTOPSIG(status))
             return None
@@ -293,8 +293,8 @@ class _Parent:
 
     def _stopped(self, number: int) -> None:
         if os.getsid(0) == os.getppid() and number != signal.SIGSTOP:
-            # The launcher has no shell above it that could continue it; without us, the kernel would not have stopped
-            # the command either.
+            # No shell above the launcher could continue it; without us, the kernel would not have stopped the command
+            # either.
             os.kill(self._child, signal.SIGCONT)
             signal.pidfd_send_signal(self._agent, signal.SIGCONT)
         else:
@@ -321,7 +321,7 @@ class _Parent:
         now = time.monotonic()
         self._asked = tuple(number for number, noted in self._noted.items() if noted.due <= now)
         if self._asked:
-            # (It may have got the signal later than we did, or not have been given the processor yet.)
+            # It may get the signal later than we did, or may not have run yet.
             self._tell(LaunchReport(kind="asked"))
             return None
         return (min(noted.due for noted in self._noted.values()) - now) * 1000 + 1
@@ -352,7 +352,7 @@ class _Parent:
             pass
 
     def _continue(self, group: int) -> None:
-        # (Not the group at once: the launcher is in it, which would pass that on again, and so on for ever.)
+        # Not the group at once: the launcher is in it, and would pass the signal on again, without end.
         for pid in descendants(os.getpid(), spare=self._spared):
             try:
                 if os.getpgid(pid) == group:
@@ -397,7 +397,7 @@ class _EndedError(Exception):
 
 
 def _read(source: socket.socket, flags: int = 0) -> bytes:
-    """What was sent; nothing if the other side is gone."""
+    """The received message; empty if the other side is gone."""
     try:
         return source.recv(4096, flags)
     except ConnectionResetError:

@@ -38,7 +38,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ObjectArgument(NamedTuple):
-    """What a call names."""
+    """The object that a call names."""
 
     dirfd: int
     path: bytes | None
@@ -59,7 +59,7 @@ class ObjectArgument(NamedTuple):
 
 
 def object_argument(call: PendingCall, dirfd: int, address: int, flags: int = 0) -> ObjectArgument:
-    """What a path names, by the flags of a call of the newer kind."""
+    """The object that a path names, by the flags of a newer call."""
     check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)
     path = read_path(call, address)
     return ObjectArgument(dirfd, path, follow=not flags & AT_SYMLINK_NOFOLLOW, empty=bool(flags & AT_EMPTY_PATH))
@@ -197,7 +197,7 @@ def utimensat(call: PendingCall, context: HandlerContext) -> Reply:
     dirfd, flags = integer(call.args[0]), integer(call.args[3])
     times = read(call, call.args[2], _TIMES.size) if call.args[2] else None
     if times is not None and _TIMES.unpack(times)[1::2] == (_UTIME_OMIT, _UTIME_OMIT):
-        return Reply()  # whatever else is asked
+        return Reply()  # for every other request
     if call.args[1] or dirfd == AT_FDCWD:
         return _utime(call, context, object_argument(call, dirfd, call.args[1], flags), times)
     check_flags(flags, 0)
@@ -221,7 +221,7 @@ def truncate(call: PendingCall, context: HandlerContext) -> Reply:
         resolver.check_writable(opened)
         if opened.path is not None and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
             raise SlowError
-        # (To open it tells whether it may be done at all; and while it is open no process gets a lease on it.)
+        # Opening it checks the permission; and while it is open no process gets a lease on it.
         fd = resolver.keep_open(reopen_in_time(resolver, opened.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
         if size > found.st_size:
             check_size(resolver.caller, size)

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from holdfast.supervisor.syscalls.retries import Pipe
 
 LEASED = errno.EAGAIN
-"""A file cannot be opened at once, as a process has a lease on it (fcntl(2)), and has now been asked to let go."""
+"""A file cannot be opened at once: a process has a lease on it (fcntl(2)), which has now been asked to release it."""
 NOBODY_READS = errno.ENXIO
 """A named pipe cannot be opened at once, as it has no reader."""
 NOTHING = 0
-"""It is opened at once or not at all: no call waits for what a device waits for, such as a modem."""
+"""It is opened at once or not at all: no call waits as a device might, such as a modem."""
 
 
 def _pipe(fd: int) -> Pipe:
@@ -27,16 +27,16 @@ def _pipe(fd: int) -> Pipe:
 
 
 def reopen_in_time(resolver: PathResolver, fd: int, flags: int, waits: int) -> int:
-    """Open what ``fd`` refers to again, with the caller's credentials.
+    """Open the file of ``fd`` again, with the caller's credentials.
 
-    Where that fails with ``waits``, a caller that asked for ``O_NONBLOCK`` gets the error, and for others it is tried
-    again later. The keeper never waits in the kernel: that would last for as long as another process likes, whether the
-    caller still lives or not. A caller that waits costs neither a thread nor a descriptor: there may be any number.
-    Raises `OSError`, and `LaterError`.
+    If that fails with ``waits``, a caller with ``O_NONBLOCK`` gets the error, and for others it is tried again later.
+    The keeper never waits in the kernel: another process would decide how long, even after the caller's death. A
+    waiting caller costs neither a thread nor a descriptor, so there may be any number. Raises `OSError`, and
+    `LaterError`.
     """
     try:
         with resolver.caller_credentials():
-            resolver.check_waiting()  # (it may cut the file short)
+            resolver.check_waiting()  # it may truncate the file
             opened = reopen(fd, flags | os.O_NONBLOCK)
     except OSError as error:
         if error.errno != waits or flags & os.O_NONBLOCK:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def check_room(caller: Caller) -> None:
-    """Raise `OSError` (EMFILE) if the caller can get no further descriptor: an ``open`` asks that first, and so neither
-    makes a file nor cuts one short that it cannot hand over.
+    """Raise `OSError` (EMFILE) if the caller can get no further descriptor: ``open`` checks that first, and so neither
+    makes nor truncates a file that it cannot return.
     """
     most = _limit(caller, resource.RLIMIT_NOFILE)
     opened = f"/proc/self/fd/{caller.fd}/fd"
-    # (The last number is free, unless all are in use or a descriptor was given it.)
+    # The last number is free, unless all are in use or a descriptor was moved there.
     is_last_free = most and not os.path.lexists(f"{opened}/{most - 1}")
     if not is_last_free and sum(int(number) < most for number in os.listdir(opened)) >= most:
         raise os_error(errno.EMFILE)
@@ -39,5 +39,5 @@ def check_size(caller: Caller, size: int) -> None:
 def _limit(caller: Caller, kind: int) -> int:
     try:
         return resource.prlimit(caller.tid, kind)[0]
-    except OSError:  # (of another user's process only administrators may be told)
+    except OSError:  # only administrators may see another user's
         return resource.RLIM_INFINITY

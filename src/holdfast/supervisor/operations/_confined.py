@@ -1,4 +1,4 @@
-"""What ``openat2`` asks of the way to a file (``RESOLVE_*``), which the kernel sees to as far as it can."""
+"""The restrictions of ``openat2`` on path resolution (``RESOLVE_*``), which the kernel enforces as far as it can."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Confined:
 
     def __init__(self, resolver: PathResolver, resolve: int) -> None:
         self._sight = resolver
-        # (Where a link in /proc leads would be the keeper's, not the caller's.)
+        # The target of a link in /proc would be the keeper's, not the caller's.
         self._resolve = resolve | RESOLVE_NO_MAGICLINKS
         self._start = -1
         self._head = b""
@@ -85,7 +85,7 @@ class Confined:
 
 
 def check_resolve(resolve: int) -> None:
-    """Raise what ``openat2`` fails with for these rules, whatever the path."""
+    """Raise the error of ``openat2`` for these rules that does not depend on the path."""
     check_flags(resolve, _KNOWN)
     if resolve & _CLOSED == _CLOSED:
         raise os_error(errno.EINVAL)

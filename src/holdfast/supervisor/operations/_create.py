@@ -32,7 +32,7 @@ def make(
     type_: FileType,
     perform: Callable[[], None],
 ) -> Reply:
-    """Let ``perform`` make something that is not there."""
+    """Let ``perform`` make a new object."""
     performed = resolver.create_by_caller(perform)
     if resolved.path is None:
         performed()
@@ -140,14 +140,14 @@ def _name_again(
         os.link(source, resolved.full, src_dir_fd=SELF_FD, dst_dir_fd=resolved.dir_fd, follow_symlinks=True)
 
     if opened.where.read_only:
-        # How many names it has would change. Who is told of another file system makes a copy, which is allowed.
+        # Its link count would change. A program that sees another file system makes a copy, which is allowed.
         raise _crossing(resolver, resolved)
     performed = resolver.by_caller(perform)
     found = os.fstat(opened.fd)
     if stat.S_ISLNK(found.st_mode):
         _check_link(resolved)
     if not found.st_nlink:
-        # It has no name yet (O_TMPFILE): it is this call that creates it, as far as anyone can see.
+        # It has no name yet (O_TMPFILE): as far as anyone can see, this call creates it.
         if resolved.path is None:
             performed()
         else:
@@ -155,7 +155,7 @@ def _name_again(
     elif opened.path is None and resolved.path is None:
         performed()
     elif opened.path is None or resolved.path is None:
-        # Changes through a name outside would be of no step: for links, the workspace is a file system of its own.
+        # Changes through an outside name would belong to no step: for links, the workspace is a file system of its own.
         raise _crossing(resolver, resolved)
     else:
         context.interceptor.link(context.step(call), opened.fd, resolved.place, performed)

@@ -1,4 +1,4 @@
-"""Calls by which a thread changes in whose name it acts and what it sees: they run native, and are noted."""
+"""Calls by which a thread changes its credentials or its view of files: they run natively, and are noted."""
 
 from __future__ import annotations
 

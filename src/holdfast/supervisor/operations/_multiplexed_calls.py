@@ -104,7 +104,7 @@ def bind(call: PendingCall, context: HandlerContext) -> Reply:
         bound = _socket_of(resolver, call)
 
         def perform() -> None:
-            # By its name in the directory that was found: what the caller's path would lead us to may be elsewhere.
+            # By its name in the directory that was found: the caller's path may lead us to another one.
             name = _FAMILY.pack(socket.AF_UNIX) + resolved.name + resolved.slash + b"\0"
             before = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

@@ -65,7 +65,7 @@ _HOW = struct.Struct("=QQQ")
 
 
 class OpenRequest(NamedTuple):
-    """What the caller wants."""
+    """The caller's request."""
 
     flags: int
     mode: int
@@ -81,8 +81,8 @@ def open_path(call: PendingCall, context: HandlerContext, dirfd: int, path: byte
     """Open what ``path`` leads to."""
     flags = wish.flags
     if flags & os.O_PATH or not (wish.writes or flags & (os.O_CREAT | O_TMPFILE)):
-        # Nothing comes of it that could change anything, whatever a thread makes of the path meanwhile. (Of `openat2`
-        # it could change the flags as well.)
+        # It cannot change anything, even if a thread changes the path meanwhile. (For `openat2` a thread could change
+        # the flags as well.)
         return _read_confined(call, context, dirfd, path, wish) if call.name == "openat2" else Reply(native=True)
     if flags & os.O_CREAT and flags & os.O_DIRECTORY:
         raise os_error(errno.EINVAL)
@@ -98,14 +98,14 @@ def open_path(call: PendingCall, context: HandlerContext, dirfd: int, path: byte
             try:
                 return _open_or_create(resolver, call, context, look, resolved, wish)
             except FileExistsError:
-                # A process outside was quicker, and with O_EXCL what is there is an error.
+                # An outside process was quicker, and with O_EXCL an existing file is an error.
                 if flags & os.O_EXCL:
                     raise
         raise os_error(errno.EAGAIN)
 
 
 def _read_confined(call: PendingCall, context: HandlerContext, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
-    """`openat2` without writing. What cannot be handed over fails as where the call is unknown: programs fall back."""
+    """`openat2` without writing. If the file cannot be returned it fails like an unknown call: programs fall back."""
     if wish.flags & os.O_PATH:
         raise os_error(errno.ENOSYS)
     with PathResolver(call, context) as resolver:
@@ -155,7 +155,7 @@ def _open_or_create(
 
 
 def _is_there(resolved: ResolvedName) -> bool:
-    # (To be told by an exception takes longer than the system does.)
+    # An exception takes longer than the system call.
     return os.access(resolved.name, os.F_OK, dir_fd=resolved.dir_fd, follow_symlinks=False)
 
 
@@ -192,10 +192,10 @@ def open_found(
     if kind == stat.S_IFLNK:
         raise os_error(errno.ELOOP)
     if wish.writes:
-        resolver.check_writable(opened)  # (pipes and devices too: it must not be left to the kernel, nor a time change)
+        resolver.check_writable(opened)  # pipes and devices too: the kernel must do none of it
     if opened.path is None and is_native(opened.fd, opened.where, found.st_mode):
         if wish.writes and os.geteuid() == 0 and is_setting(opened.fd, opened.where):
-            # Root alone may. What the kernel is told to start, such as at a crash, would be outside of the tree.
+            # Only root may. A program that the kernel starts for it, such as at a crash, would be outside of the tree.
             raise os_error(errno.EACCES)
         if _is_harmless(call, wish):
             return Reply(native=True)
@@ -213,7 +213,7 @@ def open_found(
         fd = reopen_in_time(resolver, opened.fd, flags, NOTHING)
     if opened.path is not None:
         try:
-            # What goes through it does not lie in the tree, but the mtime tells of it.
+            # Its data is not in the tree, but the write changes its mtime.
             context.interceptor.before_metadata_change(context.step(call), opened.place, opened.fd)
         except BaseException:
             os.close(fd)
@@ -222,17 +222,17 @@ def open_found(
 
 
 def open_terminal(resolver: PathResolver, flags: int) -> int:
-    """The terminal that controls the caller's session, opened as ``flags`` say, for a ``/dev/tty`` that the caller may
-    not open itself. By its name in ``/dev/pts``: ``/dev/tty`` would be the keeper's own terminal.
+    """The terminal of the caller's session, opened with ``flags``, for a ``/dev/tty`` that the caller may not open
+    itself. By its name in ``/dev/pts``: ``/dev/tty`` would be the keeper's own terminal.
 
-    Raises `OSError`: ENXIO if it has none, as in the kernel; EACCES if it is no pseudo-terminal, and for a caller that
-    sees other file systems than the keeper: there, another terminal may go by the same number.
+    Raises `OSError`: ENXIO without one, as in the kernel; EACCES if it is no pseudo-terminal, and for a caller with
+    another view of the file systems than the keeper: there, another terminal may have the same number.
     """
     file = resolver.keep_open(os.open(b"stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=resolver.caller.fd))
     number = int(os.read(file, 4096).rpartition(b") ")[2].split(b" ")[_TTY_NUMBER])
     if not number:
         raise os_error(errno.ENXIO)
-    # (The kernel has the upper bits of the minor number above the major one.)
+    # The kernel puts the upper bits of the minor number above the major one.
     device = os.makedev(number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00)
     if os.major(device) not in _PSEUDO or resolver.caller.foreign:
         raise os_error(errno.EACCES)
@@ -246,9 +246,8 @@ def open_terminal(resolver: PathResolver, flags: int) -> int:
 
 
 def _is_harmless(call: PendingCall, wish: OpenRequest) -> bool:
-    """Whether an opening that writes can be left to the kernel, where the path may lead elsewhere by then: if the
-    domain forbids it there. It does not forbid to cut short what is not opened for writing, and is asked too late where
-    a server does that.
+    """Whether the kernel may do an opening for writing whose path may change meanwhile: if the domain forbids it there.
+    A domain does not forbid truncation without opening for writing, and is asked too late where a server does that.
     """
     if not landlock.version() or call.name == "openat2":
         return False
@@ -265,7 +264,7 @@ def _open_file(
     wish: OpenRequest,
     found: os.stat_result,
 ) -> Reply:
-    """Open a file that is there. It is cut short only when its content has been captured."""
+    """Open an existing file. It is truncated only after its content was captured."""
     if opened.path is None:
         return _reply(reopen_in_time(resolver, opened.fd, wish.flags & ~_NAMING, LEASED), wish)
     if wish.writes and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
@@ -280,8 +279,8 @@ def _open_file(
                     if wish.flags & os.O_ACCMODE in _CAN_WRITE:
                         os.truncate(fd, 0)
                     else:
-                        # Nothing can be written by the descriptor itself, be it for reading or (3) for neither.
-                        # (As in the kernel, no lease is in the way of this: truncate would wait for it to end.)
+                        # The descriptor itself cannot write: it is for reading, or (3) for neither. As in the kernel,
+                        # no lease delays this: truncate would wait for its end.
                         os.close(reopen(opened.fd, os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC))
     except BaseException:
         os.close(fd)
@@ -302,7 +301,7 @@ def _reply(fd: int, wish: OpenRequest) -> Reply:
 
 
 def open_request(flags: int, mode: int) -> OpenRequest:
-    """What an ``open`` without ``open_how`` means: what it does not know of, it ignores."""
+    """The meaning of an ``open`` without ``open_how``, which ignores unknown flags."""
     flags &= _KNOWN
     if flags & O_TMPFILE and (not flags & os.O_DIRECTORY or not flags & _WRITING or flags & os.O_CREAT):
         raise os_error(errno.EINVAL)

@@ -34,7 +34,7 @@ def _rename(
         perform = resolver.by_caller(
             lambda: rename_on_descriptors(origin.dir_fd, origin.full, place.dir_fd, place.full, flags)
         )
-        # (An exchange moves what is at either name.)
+        # An exchange moves both objects.
         if any(
             resolver.territory.holds_forbidden(resolved.where.absolute, resolved.dir_fd) for resolved in (origin, place)
         ):
@@ -64,9 +64,9 @@ def _is_directory(resolver: PathResolver, resolved: ResolvedName) -> bool:
 
 
 def _crossing(origin: ResolvedName, place: ResolvedName, flags: int) -> OSError:
-    """Why nothing is renamed into the workspace or out of it: no undo could bring it back.
+    """The error of a rename into the workspace or out of it: no undo could reverse it.
 
-    For renames it is a file system of its own; every program that moves files knows what to do then.
+    For renames it is a file system of its own; every program that moves files can handle that.
     """
     if origin.is_special:
         return os_error(errno.EBUSY)

@@ -1,7 +1,7 @@
-"""Calls by which content is lost through a descriptor that is open for writing: safeguards are asked first.
+"""Calls that lose content through a descriptor that is open for writing: safeguards are asked first.
 
-They run native: what they change was recorded when the descriptor was opened. A thread that has the number mean
-another file meanwhile escapes the question, not the record.
+They run natively: their changes were recorded when the descriptor was opened. A thread that replaces the descriptor
+meanwhile escapes the question, not the record.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _WRITABLE = 0o200
 
 
 def _ask(call: PendingCall, context: HandlerContext, lost: Callable[[int], int], *, appends: bool = False) -> Reply:
-    """``lost`` says how many bytes of so many are about to be. ``appends``: only if the descriptor still appends; else
-    it was asked when that was opened.
+    """``lost`` returns the number of lost bytes for a file's size. ``appends``: only if the descriptor still appends;
+    otherwise the question was asked at its opening.
     """
     number = integer(call.args[0])
     if not context.interceptor.is_guarded:
@@ -39,7 +39,7 @@ def _ask(call: PendingCall, context: HandlerContext, lost: Callable[[int], int],
             is_meant = mode & _WRITABLE and stat.S_ISREG(found.st_mode) and opened.path is not None
             is_meant = is_meant and (not appends or _flags(resolver.caller.fd, number) & os.O_APPEND)
         except OSError:
-            is_meant = False  # (what is wrong with it, the kernel says)
+            is_meant = False  # the kernel reports the fault
         else:
             if is_meant and lost(found.st_size) > 0:
                 context.interceptor.before_loss(context.step(call), opened.place, opened.fd, lost(found.st_size))
@@ -62,7 +62,7 @@ def ftruncate(call: PendingCall, context: HandlerContext) -> Reply:
 
 
 def fallocate(call: PendingCall, context: HandlerContext) -> Reply:
-    """``fallocate`` of holes and zeros, and of what has others move up."""
+    """``fallocate`` with holes and zeros, and modes that move later content."""
     return _ask(call, context, lambda size: min(call.args[3], size - call.args[2]))
 
 

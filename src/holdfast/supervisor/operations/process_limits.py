@@ -1,8 +1,8 @@
 """Calls that set limits and priorities of other processes: native within the tree, and EPERM outside of it.
 
-No domain keeps them in, as it does tracing and signals, and what they do to those who look after the tree would cripple
-or end these. The number is in a register, so that no thread changes it between the look here and the kernel's; the
-process that has it may end in between, and another one get it.
+No domain forbids them, unlike tracing and signals, and they could cripple or end our own processes. The number is in a
+register, so no thread can change it between this check and the kernel's; only its process may end in between, and
+another one get the number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def target_errno(name: str, tid: int, args: Sequence[int], holds: Callable[[int]
     """
     number = integer(args[TARGETS[name].pid])
     if number < 0 or is_in_namespace_below(tid):
-        return 0  # (In a namespace that the tree has made, or was put into, there is only the tree.)
+        return 0  # a namespace of the tree's own has only processes of the tree
     tgid = thread_group(number)
     if not tgid:
         return errno.ESRCH

@@ -1,10 +1,10 @@
-"""Watches what other processes change in the workspace while a keeper runs, and makes barriers of it.
+"""Watches other processes' changes in the workspace while a keeper runs, and makes barriers of them.
 
-fanotify says which process made a change. The keeper changes names for the processes that it serves: a name that any
-other process changes is an outside change. What is written to a file is the writer's, which its ancestors identify. If
-the writer has ended, or is a kernel thread, the change is an outside change unless the undo log explains it. So is a
-close without a write: the last to let a file go may have looked at the writer's descriptor in ``/proc`` (as lsof does),
-or have written by a memory map. inotify names no process: there every change that the log does not explain is an
+fanotify reports the process of a change. The keeper changes names for the processes that it serves, so a name that
+another process changes is an outside change. A write belongs to its process, which is identified by its ancestors. If
+the process has ended, or is a kernel thread, the write is an outside change unless the undo log explains it. So is a
+close without a write: the last process to close a file may have inspected the writer's descriptor in ``/proc`` (as lsof
+does), or have written by a memory map. inotify reports no process: every change that the log does not explain is an
 outside change.
 """
 
@@ -43,14 +43,14 @@ _MOST_KNOWN = 1 << 14
 _PAUSE_MILLISECONDS = 50
 """After edits by others, until the next look: they come in numbers, and are noted together."""
 _BREATH_MILLISECONDS = 5
-"""After a look that found nothing but our own. The keeper's every change makes an event: to look at each as it comes
-would take the interpreter from the thread that serves calls, twice for each. Not longer: of who writes and ends
-meanwhile it cannot be told any more who it was.
+"""The pause after a read with only our own changes. Each of the keeper's changes makes an event: reading them one by
+one would take the interpreter from the serving thread twice for each. No longer pause: a writer that ends meanwhile can
+no longer be identified.
 """
 _NUMBER = re.compile(rb"#[0-9]+\Z")
 """``d_mark_tmpfile`` in ``fs/dcache.c`` of Linux."""
 _CLOCK_REALTIME_COARSE = 5
-"""Of ``<linux/time.h>``: what the kernel takes the times of files from, or from what is never before it."""
+"""From ``<linux/time.h>``: the clock of file times, or one that is never behind it."""
 _ENDED = (b"Z", b"X")
 _KERNEL_THREADS = 2
 """The parent of all kernel threads, one of which may be the last to close a file."""
@@ -86,14 +86,14 @@ class OutsideWatcher:
         self._watcher: Watcher | None = None
         self._pauses = 0
         self._news: list[_News] = []
-        """What was read, and is not told yet."""
+        """Events that were read, and not reported yet."""
         self._read_at = 1 << 63
         self._known: dict[int, tuple[_Editor, float]] = {}
         """Who a process is, and until when that is believed."""
         self._fresh = False
-        """What is explained was asked for since the last look."""
+        """`_explained` was refreshed since the last read."""
         self._failed = False
-        """It could be watched, and cannot be any more."""
+        """Watching worked, and has failed since."""
         self._made = False
         """The last look made a barrier."""
         self._ready = threading.Event()
@@ -106,21 +106,21 @@ class OutsideWatcher:
         self._ready.wait(_READY_SECONDS)
 
     def end(self) -> None:
-        """Take notice of what has happened up to now, and watch no longer."""
+        """Handle the events until now, and stop watching."""
         self.settle()
         os.eventfd_write(self._over, 1)
         self._thread.join()
         os.close(self._over)
 
     def settle(self) -> None:
-        """Take notice of what has happened up to now."""
+        """Handle the events until now."""
         with self._gate:
             self._read()
             self._tell()
 
     def settle_before(self, changed: int, is_own: Callable[[], bool]) -> None:
-        """`settle` before a step comes to something that was last ``changed`` then (its ctime), if that may be news; it
-        is none if it ``is_own``, made by the step.
+        """`settle` before a step touches an object with the ctime ``changed``, if that may be a new change by others;
+        not if the object ``is_own``, made by the step.
         """
         if changed >= self._read_at and not is_own():
             self.settle()
@@ -157,8 +157,8 @@ class OutsideWatcher:
         try:
             while not over.poll(_PAUSE_MILLISECONDS if self._made else _BREATH_MILLISECONDS):
                 wakers.poll()
-                with suppress(OSError):  # (`settle` meets it as well, and says so)
-                    watcher.skim()  # (Without the gate: calls go on meanwhile.)
+                with suppress(OSError):  # `settle` fails as well, and reports it
+                    watcher.skim()  # without the gate: calls go on meanwhile
                 self.settle()
                 if self._failed:
                     return
@@ -189,12 +189,12 @@ class OutsideWatcher:
         return any(under(path, hidden) for hidden in self._hidden)
 
     def _note_read(self, at: int) -> None:
-        """All that had happened then, as file systems count, was read: what was changed before that is no news."""
+        """All events until then, by the clock of file systems, were read: older changes are known."""
         self._read_at = at
         self._explained.note_read(at)
 
     def _read(self) -> None:
-        """Read what has happened, and find out who it was, while they live."""
+        """Read events, and identify their processes while they live."""
         if self._watcher is None or self._failed:
             return
         now = _now()
@@ -209,7 +209,7 @@ class OutsideWatcher:
             self._known.clear()
 
     def _tell(self) -> None:
-        """Make barriers of what was read."""
+        """Make barriers of the events."""
         if not self._news:
             self._made = False
             return
@@ -229,14 +229,14 @@ class OutsideWatcher:
 
     def _notice(self, path: bytes | None, mask: int, pid: int | None, object_: Identity | None) -> None:
         if path is None and object_ is not None:
-            path = self._explained.path_of(object_)  # (it is one that a step has to do with)
+            path = self._explained.path_of(object_)  # an object that a step has touched
         if not path or mask & Q_OVERFLOW or self._is_hidden(path):
             return
         if not mask & WRITTEN:
-            object_ = None  # (only a name of it came or went)
+            object_ = None  # only one of its names changed
         if pid is None:
             if not self._pauses:
-                # (Of a file that never gets a name, or has none yet, inotify tells by its number.)
+                # inotify reports a file without a name by its number.
                 is_nameless = not mask & NAMES and _NUMBER.match(path.rpartition(b"/")[2]) is not None
                 self._news.append(_News(path, None, False, None, _UNKNOWN_EDITOR, is_nameless=is_nameless))
         elif not (party := self._who(pid)).is_ours:
@@ -244,8 +244,8 @@ class OutsideWatcher:
             self._news.append(_News(path, object_, bool(mask & NAMES), pid, party, is_close=is_close))
 
     def _decide(self, news: Iterable[_News]) -> dict[str, _Edits]:
-        """What others have changed, by their names. A process that may be ours is not if the log does not explain even
-        one of its changes.
+        """Others' changes, by their authors. A process that may be ours is not if the log does not explain one of its
+        changes.
         """
         found: dict[str, _Edits] = {}
         unsure: dict[int, list[_News]] = {}
@@ -275,7 +275,7 @@ class OutsideWatcher:
         return self._explained.explains(path)
 
     def _is_recorded(self, object_: Identity) -> bool:
-        """Whether a step has to do with the object: then a change of it matters by whatever name."""
+        """Whether a step has touched the object: then a change of it counts under any name."""
         self._refresh()
         return self._explained.path_of(object_) is not None
 
@@ -285,7 +285,7 @@ class OutsideWatcher:
             self._fresh = True
 
     def serves(self, pid: int) -> bool:
-        """Whether a process is of a supervised tree, as far as is known."""
+        """Whether a process belongs to a supervised tree, as far as known."""
         return self._who(pid).is_ours
 
     def _who(self, pid: int) -> _Editor:
@@ -294,7 +294,7 @@ class OutsideWatcher:
         if until < now:
             found = self._identify(pid)
             if found.is_sure or party is _UNKNOWN_EDITOR:
-                party = found  # (else it was there when it was last seen)
+                party = found  # otherwise its file was there at the last read
         self._known[pid] = party, now + _KNOWN_SECONDS
         return party
 
@@ -308,7 +308,7 @@ class OutsideWatcher:
         except (OSError, ValueError):
             return _Editor(f"a process that is gone ({pid})" if pid else "", is_sure=False)
         name = head.partition(b"(")[2].decode("utf-8", "replace")
-        # (One that was killed has no tree any more as soon as it ends, and is here until its parent has waited for it.)
+        # A killed process loses its parent chain at once, and stays visible until its parent has waited.
         return _Editor(f"{name} ({pid})", is_sure=int(parent) != _KERNEL_THREADS and state not in _ENDED)
 
 
@@ -326,17 +326,17 @@ class _Served:
 
 
 class _Editor(NamedTuple):
-    """The process that changed something."""
+    """The process that made a change."""
 
     name: str
     is_ours: bool = False
-    """It is of a supervised tree."""
+    """It belongs to a supervised tree."""
     is_sure: bool = True
-    """Else it may be of a supervised tree, or do its work."""
+    """Otherwise it may belong to a supervised tree, or work for one."""
 
 
 class _Edits(NamedTuple):
-    """What one party has changed: paths, and the objects that were written to, which may have other names."""
+    """The changes of one party: paths, and objects that were written to, which may have other names."""
 
     paths: dict[bytes, None]
     objects: dict[Identity, None]
@@ -347,7 +347,7 @@ class _News(NamedTuple):
 
     path: bytes
     object: Identity | None
-    """What was written to, if that is told."""
+    """The object that was written to, if reported."""
     is_name: bool
     """A name has come or gone; else it was written to."""
     pid: int | None
@@ -356,7 +356,7 @@ class _News(NamedTuple):
     is_close: bool = False
     """A file that was open for writing was let go, and nothing else."""
     is_nameless: bool = False
-    """It may be a file that has no name, as ``O_TMPFILE`` makes it: it is one if there is none of this name either."""
+    """It may be a file without a name, as from ``O_TMPFILE``: it is one if no file of this name exists."""
 
 
 def _add(found: dict[str, _Edits], who: str, news: _News) -> None:

@@ -1,7 +1,7 @@
-"""What the undo log explains: paths and objects that supervised processes have to do with, and may still write to.
+"""Changes that the undo log explains: paths and objects that supervised processes have touched, and may still write to.
 
-An event on a file system arrives after what it tells of, and a descriptor outlives the step in which it was opened.
-So what a step recorded explains events for a moment after its end, and as long as its processes live.
+A file system's event arrives after its change, and a descriptor outlives the step in which it was opened. So a step's
+records explain events for a moment after its end, and as long as its processes live.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AGAIN = 8
 
 
 class _Recorded:
-    """What one step has to do with."""
+    """The paths and objects of one step."""
 
     __slots__ = ("ended", "lives", "makes", "objects", "paths", "records", "seen", "trees")
 
@@ -38,18 +38,18 @@ class _Recorded:
         """How many of the records are taken over already."""
         self.paths: set[bytes] = set()
         self.trees: set[bytes] = set()
-        """Directories that were moved: what is below has another path now, or had."""
+        """Directories that were moved: paths below them have changed."""
         self.objects: dict[Identity, bytes] = {}
         """With a path of each."""
         self.makes: dict[int, bytes] = {}
-        """Paths by the numbers of the records that say that something is going to be there."""
+        """The paths of creations, by the numbers of their first records."""
         self.lives: Callable[[], bool] = lambda: True
         self.ended: float | None = None
         """When it was first seen that no process is left that could write; None while one is."""
 
     def take(self) -> None:
-        """Take over what was recorded since."""
-        # (What failed is taken out of the records: then a few are looked at once more.)
+        """Read the newer records."""
+        # Records of failed operations are removed: then some records are read again.
         for record in self.records[max(min(self.seen, len(self.records)) - _AGAIN, 0) :]:
             if isinstance(record, Made):
                 self.objects[record.identity] = self.makes.get(record.make, b"")
@@ -78,7 +78,7 @@ class RecordedPaths:
     """See the module. Safe for several threads: all is done under the recorder's gate."""
 
     def __init__(self, recorder: Recorder, root_fd: int, lives: Callable[[OpenStep], Callable[[], bool]]) -> None:
-        """``lives(step)`` is asked at the end of a step; what it returns says whether a process of it still lives."""
+        """``lives(step)`` is called at the end of a step; its result tells whether a process of the step lives."""
         self._recorder = recorder
         self._root = root_fd
         self._lives = lives
@@ -87,7 +87,7 @@ class RecordedPaths:
         self.gate = recorder.gate
 
     def refresh(self) -> None:
-        """Take over what was recorded since, and forget what explains nothing any more."""
+        """Read the newer records, and forget those that explain nothing any more."""
         with self._recorder.gate:
             for opened in self._recorder.open_steps:
                 recorded = self._steps.setdefault(opened.id, _Recorded(()))
@@ -102,7 +102,7 @@ class RecordedPaths:
             self._recorder.native.log.read_at = at
 
     def explains(self, path: bytes) -> bool:
-        """Whether a supervised process may be the one who changed what is at the path, or who did so under it."""
+        """Whether a supervised process may have made the change at or below the path."""
         with self._recorder.gate:
             known = list(self._steps.values())
             if any(path in recorded.paths for recorded in known):

@@ -1,1 +1,1 @@
-"""The processes of a run: which they are, what they hold open, how all of them are stopped."""
+"""The processes of a run: their membership, their open files, and stopping them all."""

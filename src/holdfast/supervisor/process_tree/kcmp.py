@@ -1,4 +1,4 @@
-"""What two threads have in common, as the kernel tells: kcmp(2)."""
+"""The resources that two threads share, according to the kernel: kcmp(2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _libc = ctypes.CDLL(None)
 
 
 def is_shared(thread: int, other: int, what: int) -> bool | None:
-    """Whether ``what`` is one for both. None if the kernel does not tell: one is gone, or may not be looked at."""
+    """Whether both share the resource ``what``. None if the kernel does not answer, as for a process that is gone."""
     found = _libc.syscall(_number(), thread, other, what, ctypes.c_ulong(0), ctypes.c_ulong(0))
     return None if found < 0 else found == 0
 

@@ -1,11 +1,10 @@
-"""Which processes make up a step.
+"""The processes of each step.
 
-Everything below one direct child of the agent is one group, however many processes that is; what the agent does by
-itself is another. A process is sorted when it is first seen to change something, with all its ancestors, and stays
-where it was sorted when these are gone. A `pidfd` of each tells when it ends, so that a number that is used again is
-another process. There is room for so many of them, beside whatever else its keeper has open: what is more may change
-nothing. One whose parent ends is sorted before that (`Processes.sort_children`), unless a signal ended the parent:
-then it belongs to the group whose process group or session it is in; else to none, the run's ambient group.
+All processes below one direct child of the agent are one group; the agent itself is another. A process is assigned at
+its first change, with all its ancestors, and keeps its group when they are gone. A `pidfd` of each reports its end, so
+that a reused number is another process. The number of these descriptors is limited: a process beyond it may change
+nothing. A process whose parent is about to end is assigned before that (`Processes.sort_children`). If a signal ended
+the parent, it belongs to the group of its process group or session, or else to the run's ambient group.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ if TYPE_CHECKING:
 _MAX_COMMAND_BYTES = 1 << 16
 _TRIES = 5
 _PART = 0.2
-"""Of the descriptors that this process may have, so many are for processes."""
+"""The share of this process's descriptors that is for processes."""
 _TIMES = 3
-"""A run has at most so many times what it leaves to others; and half of its part is for those that change something."""
+"""A run may have this many times the number that it leaves to others; half of it is for processes with changes."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _ENDING = sum(1 << number - 1 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO = struct.Struct("=Q52xi")
-"""``struct pidfd_info``: what it holds, and (last of its first version) the status."""
+"""``struct pidfd_info``: a mask of its fields, and (last in its first version) the status."""
 
 
 class StepGroup:
@@ -59,15 +58,15 @@ class StepGroup:
         self.exit_code: int | None = None
         """Of its root, if that has ended and the kernel still knew; after death by a signal, 128 and its number."""
         self.step = 0
-        """The open step; 0 if there is none."""
+        """The open step; 0 without one."""
         self.explicit = 0
-        """The explicit step that it has changed something in last; 0 if none."""
+        """The explicit step of its last change; 0 without one."""
         self.barred = False
-        """It changes nothing any more: a step of it was denied, or has ended while it waited for a person."""
+        """It makes no more changes: a step of it was denied, or has ended while it waited for a person."""
 
     @property
     def lives_on(self) -> bool:
-        """Whether its steps are told apart by pauses alone: it is the agent, or the group of orphans."""
+        """Whether only pauses separate its steps: it is the agent, or the group of orphans."""
         return self.ambient or (self.root == self.run.agent and not self.run.one_step)
 
 
@@ -85,16 +84,16 @@ class Run:
         self.agent = agent
         self.one_step = one_step
         self.thresholds = OFF
-        """When it wants a person to be asked."""
+        """Its limits beyond which a person is asked."""
         self.agents = StepGroup(self, agent)
-        """What the agent does by itself."""
+        """The agent's own changes."""
         self.ambient = StepGroup(self, 0, ambient=True)
         self.awaited: StepGroup | None = None
-        """What the agent's next new child begins, if that is known before."""
+        """The group of the agent's next new child, if it is known in advance."""
         self.awaited_since = 0
         """The child is one that was started then, or later (clock ticks since the system's start)."""
         self.line: StepGroup | None = None
-        """While the agent, a shell, runs a line: the agent itself, and what it starts."""
+        """While the agent, a shell, runs a line: the agent itself, and its children."""
         self.handed_in: frozenset[int] = frozenset()
         """The inode numbers of files that the agent had open from the start, and that were recorded."""
         self.processes = 0
@@ -135,9 +134,9 @@ class Processes:
         self._pidfds: dict[int, SeenProcess] = {}
 
     def group(self, run: Run, tid: int) -> StepGroup:
-        """The group of a thread of the run's tree that is waiting for a system call.
+        """The group of a thread of the run's tree that waits for a system call.
 
-        Raises `OSError` (ENFILE) if so many processes are known that there is no room for another one of the run.
+        Raises `OSError` (ENFILE) if too many processes are known to admit another one of the run.
         """
         process = self._processes.get(tid) or self._threads.get(tid)
         if process is None:
@@ -149,7 +148,7 @@ class Processes:
     def begin_line(self, run: Run, command: tuple[bytes, ...]) -> None:
         """The agent, a shell, is about to run a line: `Run.line` becomes a new group, until the line is over."""
         for _ in self.living_groups(run):
-            pass  # (what the agent has started before is sorted by that, and so is no part of the line)
+            pass  # the agent's earlier children are assigned by it, so they are no part of the line
         run.line = group = StepGroup(run, 0)
         group.command = command
         with suppress(OSError):
@@ -212,15 +211,14 @@ class Processes:
         return [process.pidfd for process in self._processes.values() if process.group.run is run]
 
     def living_processes(self, run: Run) -> Iterable[int]:
-        """Every process of the run's tree that lives; also those that were never seen to change anything."""
-        # (Of one that has ended, if only just now, the number may be another process's already; so it is of the agent,
-        # which is among those that are known as long as it lives.)
+        """Every living process of the run's tree, including those without a change."""
+        # The number of a process that has just ended may be reused, even the agent's; a known agent is alive.
         own = (process for process in self._processes.values() if process.group.run is run)
         known = [process.tgid for process in own if not has_ended(process.pidfd)]
         return dict.fromkeys((*known, *descendants(*known)))
 
     def living_groups(self, run: Run) -> Iterator[tuple[int, StepGroup]]:
-        """`living_processes`, with their groups; without those for which there is no room."""
+        """`living_processes`, with their groups; without those beyond the limit."""
         for tgid in self.living_processes(run):
             process = None
             with suppress(OSError):
@@ -246,7 +244,7 @@ class Processes:
                 return False
             line.append(parent)
         if known.group.run is not run or has_ended(known.pidfd) or self._processes.get(known.tgid) is not known:
-            return False  # (its descriptor is closed, and so perhaps another's, after it was forgotten)
+            return False  # its descriptor is closed, and maybe another's by now
         # A process with the same parent as before had it all the time: so none on the way has ended, and its number is
         # still its own.
         return all(parent_of(child) == parent for child, parent in reversed([*pairwise(line)]))
@@ -263,8 +261,8 @@ class Processes:
         return process
 
     def _find(self, run: Run, tgid: int, *, is_asking: bool = True) -> SeenProcess | None:
-        """The process, sorted; None if it is gone, or none of the run's tree. Raises `OSError` as `group`;
-        ``is_asking``: it waits to change something. The others leave room for those who do.
+        """The assigned process; None if it is gone, or not of the run's tree. Raises `OSError` as `group`;
+        ``is_asking``: it waits to make a change. Other processes leave room for those.
         """
         if (known := self._processes.get(tgid)) is not None:
             return known
@@ -291,7 +289,7 @@ class Processes:
         self._watch(pidfd)
         if group is not run.agents and group is not run.ambient:
             for leader in {found.process_group, found.session}:
-                # The agent's own, and those that it was started in, say nothing.
+                # The agent's own group and session, and those that it was started in, prove nothing.
                 if self.is_below(run, leader):
                     run.members.setdefault(leader, group)
         return process
@@ -335,7 +333,7 @@ class Processes:
                 return None
             if at <= 1:
                 return None
-        # (From above, as there may be very many: so of each the parent is known by then.)
+        # From above, as there may be very many: then the parent of each is known.
         process = self._find(run, at)
         for each in reversed(line):
             process = self._find(run, each)
@@ -343,7 +341,7 @@ class Processes:
 
 
 def command_of(tgid: int) -> tuple[bytes, ...]:
-    """What a process was called with; empty if it is gone."""
+    """The command line of a process; empty if it is gone."""
     try:
         return _command(tgid)
     except OSError:
@@ -375,8 +373,8 @@ def parent_of(tgid: int) -> int:
 
 
 def descends_from(tgid: int, is_one: Callable[[int], bool]) -> bool | None:
-    """Whether a process, or any that it descends from but the first of all, ``is_one``; None if that cannot be told,
-    because they end faster than they can be looked at.
+    """Whether ``is_one`` is true of a process or any of its ancestors but the first of all; None if that is unknown,
+    because they end faster than they can be examined.
     """
     for _ in range(_TRIES):
         at = tgid
@@ -386,7 +384,7 @@ def descends_from(tgid: int, is_one: Callable[[int], bool]) -> bool | None:
             at = parent_of(at)
         if at == 1 or not os.path.exists(f"/proc/{tgid}"):
             return False
-        # One on the way has ended meanwhile, and what was below it has another parent now.
+        # An ancestor has ended meanwhile, and its children have another parent now.
     return None
 
 
@@ -414,9 +412,7 @@ def thread_group(tid: int) -> int:
 
 
 def is_in_namespace_below(tid: int) -> bool:
-    """Whether the numbers of processes mean something else to a thread: it sees those of a namespace within ours. One
-    that is gone does not.
-    """
+    """Whether a thread has other process numbers: those of a namespace within ours. False for one that is gone."""
     try:
         status = _read(b"/proc/%d/status" % tid)
     except OSError:
@@ -470,7 +466,7 @@ def _directory(tgid: int) -> bytes:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
-        return b""  # (it is there for people to read)
+        return b""  # it is for people to read
 
 
 def _read(path: bytes) -> bytes:

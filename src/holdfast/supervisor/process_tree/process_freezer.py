@@ -1,8 +1,8 @@
-"""Stops processes for as long as a person is asked about what they do; no other process sees them stopped.
+"""Stops processes while a person is asked about their changes; no other process sees them stopped.
 
-They are traced and interrupted (ptrace(2)). Unlike after SIGSTOP, their parents are told nothing, so that a shell does
-not take it for Ctrl-Z; and once the thread that traces them has ended, however it ended, the kernel lets all of them go
-on as if nothing had been: no death of ours leaves anything stopped. A signal waits until then, unless it kills.
+They are traced and interrupted (ptrace(2)). Unlike after SIGSTOP, their parents are not notified, so a shell does not
+mistake it for Ctrl-Z. When the tracing thread ends, however it ends, the kernel resumes them all: no death of ours
+leaves a process stopped. A signal waits until then, unless it is fatal.
 
 A process that may read the arguments of their calls may trace them as well
 (`holdfast.supervisor.syscalls.caller_access`). One that a debugger traces already is not stopped; its calls wait.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SEIZE, _INTERRUPT = 0x4206, 0x4207
-_FORKED_TOO = 1 << 1 | 1 << 2 | 1 << 3  # PTRACE_O_TRACEFORK, VFORK, CLONE: what they start meanwhile is stopped, too
+_FORKED_TOO = 1 << 1 | 1 << 2 | 1 << 3  # PTRACE_O_TRACEFORK, VFORK, CLONE: new children are stopped, too
 _ALL, _OF_THIS_THREAD = 0x40000000, 0x20000000  # __WALL, __WNOTHREAD
 _LOOK = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | _ALL | _OF_THIS_THREAD
 _ENDS = frozenset({os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED})
@@ -40,7 +40,7 @@ class ProcessFreezer:
     def __init__(self) -> None:
         self._wanted: queue.SimpleQueue[Sequence[int] | None] = queue.SimpleQueue()
         self._stopped: set[int] = set()
-        # The kernel knows the tracer as a thread, so that it is one of its own.
+        # The kernel identifies the tracer as a thread, so it needs one of its own.
         self._thread = threading.Thread(target=self._trace, daemon=True)
         self._thread.start()
 
@@ -74,7 +74,7 @@ class ProcessFreezer:
                     _ptrace(_INTERRUPT, tid, None, None)
 
     def _reap(self) -> None:
-        """Of those that were killed, their parents are told only when their tracer has taken notice."""
+        """The parents of killed processes are notified only after their tracer has waited for them."""
         try:
             while (found := os.waitid(os.P_ALL, 0, _LOOK)) is not None:
                 has_ended = found.si_code in _ENDS

@@ -1,7 +1,7 @@
-"""Which files the processes of a tree may write to without another call: through what they have open, or mapped.
+"""The files that a tree's processes may write to without another call: through open descriptors or mappings.
 
-What lies in a socket, on its way to another process, is not seen; nor what a process has that does not let itself be
-looked at. A thread may have a table of open files of its own, and go on when the first one of its process has ended.
+Descriptors in transit in a socket are not seen, nor those of processes that may not be inspected. A thread may have a
+table of open files of its own, and go on after its process's first thread has ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _INODE_FIELD = 4
 """Of a line in ``/proc/PID/maps``: addresses, permissions, offset, device, inode, path (proc_pid_maps(5))."""
 _A_THREAD = 10
-"""What it takes to find a thread's tables and children, as so many open files."""
+"""Finding a thread's tables and children costs as much as this many open files."""
 _ROUNDS = 100
 """Who starts processes faster than they can be looked at is not waited for."""
 
@@ -34,8 +34,8 @@ def inodes_held_for_writing(named: Callable[[], Iterable[int]], most: int | None
     seen: set[int] = set()
     ended: set[int] = set()
     try:
-        # A process may hand on to a child what it has, and be rid of it before it is looked at. So what was started
-        # meanwhile is looked at too, and nothing is left out because its parent ended as it was looked for.
+        # A process may pass its descriptors to a child, and close them before it is examined. So children that start
+        # meanwhile are examined too, and a process is included even if its parent ends during the search.
         for _ in range(_ROUNDS):
             living, over = _below(named(), seen, room)
             new = {tgid: threads for tgid, threads in living.items() if tgid not in seen}
@@ -50,8 +50,8 @@ def inodes_held_for_writing(named: Callable[[], Iterable[int]], most: int | None
 
 
 def _below(tgids: Iterable[int], seen: Collection[int], room: _Room) -> tuple[dict[int, list[int]], set[int]]:
-    """These processes and all below them, with their threads; and those that have ended, whose children may be missed.
-    Those not ``seen`` before take room.
+    """These processes and their descendants, with their threads; and those that have ended, whose children may be
+    missed. Those not ``seen`` before take room.
     """
     living: dict[int, list[int]] = {}
     over: set[int] = set()
@@ -84,7 +84,7 @@ def _has_ended(tgid: int) -> bool:
 def _held(processes: Mapping[int, Iterable[int]], room: _Room) -> set[int]:
     found: set[int] = set()
     tables = [table for threads in processes.values() for table in _tables(threads)]
-    # (How many files they have open is asked of all first: what is too much for us is nearly nothing to find out.)
+    # The number of open files is read first for all: it costs almost nothing, and shows whether there is too much.
     for table in tables:
         with suppress(OSError):
             room.take(os.stat(table).st_size)
@@ -97,7 +97,7 @@ def _held(processes: Mapping[int, Iterable[int]], room: _Room) -> set[int]:
 
 
 class _TooMuchError(Exception):
-    """There is no room for what is to be looked at."""
+    """There is too much to examine."""
 
 
 class _Room:
@@ -134,7 +134,7 @@ def _opened(table: bytes, room: _Room) -> Iterator[int]:
     for name in names:
         path = b"%b/%b" % (table, name)
         try:
-            # (The mode of the link says how the file is open.)
+            # The mode of the link shows how the file is open.
             if os.lstat(path).st_mode & stat.S_IWUSR and stat.S_ISREG((found := os.stat(path)).st_mode):
                 yield found.st_ino
         except OSError:
@@ -144,7 +144,7 @@ def _opened(table: bytes, room: _Room) -> Iterator[int]:
 def _mapped(tgid: int, room: _Room) -> Iterator[int]:
     for thread in _threads(tgid):
         some = False
-        # (One that may only be read now may be made writable, if the descriptor was.)
+        # A mapping that is read-only now may be made writable, if the descriptor was.
         with suppress(OSError), open(b"/proc/%d/maps" % thread, "rb") as lines:
             for line in lines:
                 some = True

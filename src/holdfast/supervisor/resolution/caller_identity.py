@@ -1,13 +1,13 @@
-"""The threads whose calls wait: where each one's view of the file systems begins, and in whose name it acts.
+"""The threads whose calls wait: their view of the file systems, and their credentials.
 
-In whose name is read from ``/proc`` when a thread is first seen and kept until the thread itself changes it: the calls
-that do (``umask``, ``setuid``, …) reach the keeper, which forgets what it knew. An ``exec`` is not told of; so what it
-could take away is not kept in the first place. A thread is known by a descriptor of its directory in ``/proc``, which
-no later thread with the same number has, but for one of its process that executes something and so takes the first
-thread's place.
+A thread's credentials are read from ``/proc`` at its first call, and kept until the thread changes them: the calls for
+that (``umask``, ``setuid``, …) reach the keeper, which then forgets the thread. An ``exec`` is not reported, so
+attributes that it could remove are not kept. A thread is identified by a descriptor of its directory in ``/proc``,
+which a later thread with the same number does not share; the exception is a thread of its process that calls ``exec``
+and takes the first thread's place.
 
-Only a keeper that is root can meet callers with other credentials than its own: nothing below a filter can gain any
-(``no_new_privs``), and a process that makes a user namespace keeps, towards files, the ids that it had.
+Only a keeper of root can have callers with other credentials than its own: below a filter no process can gain any
+(``no_new_privs``), and a process that makes a user namespace keeps its ids for access to files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST = 256
 _MOST_UMASKS = 32
-"""Of changes under way. So many mostly are long done, by threads that have not called since."""
+"""The most remembered changes. Usually such a change ended long ago, in a thread without a call since."""
 _ALONE = 3
 """How many links the directory ``task`` of a process with one thread has."""
 
@@ -55,19 +55,19 @@ class Caller:
         self.credentials: Credentials | None = status.credentials if privileged else None
         """None: the same as the keeper's, or of no more use than those."""
         if self.credentials is not None and os.readlink("ns/user", dir_fd=self.fd) != keeper.user_namespace:
-            # What it may do in a user namespace of its own, it may not do outside.
+            # Its capabilities in a user namespace of its own do not count outside.
             self.credentials = self.credentials._replace(capabilities=0)
         if self.credentials == keeper.credentials:
             self.credentials = None
         self.lasting = self.credentials is None and (status.uniform or not privileged)
-        """What it executes is not left with less, of which nothing tells."""
+        """An ``exec``, which is not reported, cannot reduce its rights."""
         root = os.stat("root", dir_fd=self.fd)
         self.view = os.readlink("ns/mnt", dir_fd=self.fd), root.st_dev, root.st_ino
-        """What it sees of the file systems, told from what others see."""
+        """Its view of the file systems, as a comparable value."""
         self.foreign = self.view != keeper.view
-        """Its paths begin somewhere else than the keeper's."""
+        """Its paths start at another root than the keeper's."""
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # (as the interpreter ends, `os` may be gone)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter ends
         """Close the descriptor."""
         if self.fd >= 0:
             close(self.fd)
@@ -92,8 +92,8 @@ class Callers:
     def __init__(self) -> None:
         self._known: dict[int, Caller] = {}
         self._changed: set[int] = set()
-        """Processes of which a thread has changed its credentials, or has a umask of its own: executing something, it
-        takes the number of the first thread, of which nothing must be known then.
+        """Processes of which a thread has changed its credentials, or has a umask of its own: with an ``exec`` it takes
+        the number of the first thread, about which nothing may be known then.
         """
         self._umasks: dict[int, int] = {}
         """Threads that were let go on to change the umask and have not called since, and the new one: ``/proc`` may
@@ -101,16 +101,16 @@ class Callers:
         """
         self._steady = True
         self.on_forget: Callable[[], object] = lambda: None
-        """Called when what is known of any thread changes."""
+        """Called when the facts about a thread change."""
 
     def find_usual(self, tid: int) -> Caller | None:
-        """What is known of a thread that sees what this process sees, and may what it may; None of another."""
+        """The facts about a thread with this process's view and rights; None for any other."""
         caller = self._known.get(tid) if self._steady else None
         return None if caller is None or caller.foreign or caller.credentials is not None else caller
 
     def find(self, call: PendingCall, context: HandlerContext, *, fresh: bool = False) -> Caller:
-        """Who calls. It may be one that was there before and had the same number: unless something that its directory
-        in ``/proc`` leads to was found there since the call came, ask whether it `is_alive`. ``fresh`` looks anew.
+        """The caller. It may be an earlier thread with the same number: check `is_alive`, unless a path below its
+        directory in ``/proc`` was found since the call came. ``fresh`` reads it anew.
 
         Raises `OSError` with ESRCH if the caller is gone.
         """
@@ -140,8 +140,8 @@ class Callers:
         self.on_forget()
 
     def note_umask(self, tid: int, umask: int) -> None:
-        """The thread is going to change the umask: its own, and that of all who have theirs in common with it. These
-        may be of other processes (``CLONE_FS`` of clone(2)).
+        """The thread is about to change its umask, and that of all threads that share it, maybe in other processes
+        (``CLONE_FS`` of clone(2)).
         """
         self._umasks[tid] = umask
         if len(self._umasks) > _MOST_UMASKS:
@@ -191,7 +191,7 @@ def _has_own(tid: int) -> bool:
 
 
 CALLERS = Callers()
-"""What is known of the threads of this machine."""
+"""The known threads of this machine."""
 
 
 class _Keeper(NamedTuple):

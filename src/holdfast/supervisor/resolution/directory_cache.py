@@ -1,8 +1,8 @@
-"""Directories of the workspace that callers were led to just now: who names one again is not led there anew.
+"""Recently resolved directories of the workspace: a repeated path is not resolved again.
 
-To find a directory takes five system calls and a third of the time of a whole call; to ask whether the same words still
-lead to the same object takes one. Where that object lies is believed for two milliseconds: what moves it meanwhile is
-either the interceptor, which says so, or a process outside, which could have done it as well a moment later.
+Resolving a directory takes five system calls and a third of the time of a whole call; checking that the path still
+leads to the same object takes one. Its location is trusted for two milliseconds: only the interceptor, which reports
+it, or an outside process may move it meanwhile, and the latter could have done so a moment later as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DirectoryCache:
         self._known: dict[tuple[HandlerContext, Caller, int, bytes], _Directory] = {}
 
     def find(self, context: HandlerContext, caller: Caller, dirfd: int, head: bytes) -> tuple[int, Location] | None:
-        """The directory that ``head`` leads to from ``dirfd``, and where it is; None if that is to be found out.
+        """The directory of ``head`` relative to ``dirfd``, and its location; None if it must be resolved.
 
         Its descriptor is borrowed, until the end of the call. If there is one, the caller is alive.
         """
@@ -84,7 +84,7 @@ class DirectoryCache:
         return unused
 
     def forget(self) -> None:
-        """Close all, between two calls: what is open keeps a file system from being unmounted."""
+        """Close all, between two calls: an open directory keeps a file system from being unmounted."""
         for known in self._known.values():
             os.close(known.fd)
         self._known.clear()

@@ -1,4 +1,4 @@
-"""What a handler of system calls knows of the tree that calls, and what a handler is."""
+"""The handlers of system calls, and the facts about the calling tree that they use."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ if TYPE_CHECKING:
 
 
 class HandlerContext(Protocol):
-    """What handlers know of the tree that calls."""
+    """The facts about the calling tree."""
 
     interceptor: Interceptor
     root_fd: int
     """The workspace's root."""
     forbidden: tuple[int, ...]
-    """Descriptors of directories that nothing inside may change anything beneath: Holdfast's home, and the undo log
-    where it lies elsewhere.
+    """Descriptors of directories whose contents the tree may not change: Holdfast's home, and the undo log if it is in
+    another place.
     """
     read_only: tuple[ReadOnly, ...]
-    """Directories that nothing inside may change, nor anything beneath."""
+    """Directories that the tree may not change, with their contents."""
 
     def step(self, call: PendingCall) -> StepId:
-        """The step that the caller's mutations belong to now. Opens one if there is none.
+        """The present step for the caller's mutations. Opens one if there is none.
 
-        Raises `OSError` (EINTR) if the caller does not wait any more: nothing is to be journalled for it.
+        Raises `OSError` (EINTR) if the caller no longer waits: nothing may be journalled for it.
         """
         ...
 
     def holds(self, tgid: int) -> bool:
-        """Whether a process that lives is of the tree that the calls come from, as far as can be told. From any thread.
+        """Whether a living process belongs to the calling tree, as far as known. From any thread.
 
-        It says nothing of one that ends meanwhile, whose number may be another's by then.
+        Says nothing about a process that ends meanwhile, whose number may be reused.
         """
         ...
 
     def note_territory(self, root: bytes, borders: tuple[bytes, ...], fresh_ns: int) -> None:
-        """The workspace is here, and below these paths nothing may be changed: this is believed for so long, unless it
-        is said again; for 0, it is to be found out anew. From any thread.
+        """The workspace is at ``root``, and nothing may be changed below ``borders``: valid for ``fresh_ns``, unless it
+        is renewed; 0: find it out anew. From any thread.
         """
         ...
 
     def is_valid(self, call: PendingCall) -> bool:
-        """Whether the caller still waits, and was not killed. So ``/proc/TID`` was its own when something was opened
-        through it, and no other process has seen its end yet.
+        """Whether the caller still waits, and was not killed. So ``/proc/TID`` was its own when a file in it was
+        opened, and no other process has seen its end yet.
         """
         ...
 

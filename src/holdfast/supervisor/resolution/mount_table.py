@@ -1,4 +1,4 @@
-"""What is mounted where: as the keeper sees it, or another process; and by which paths a directory is reached so."""
+"""The mounts, as the keeper or another process sees them, and the other paths that they give a directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def mounts() -> tuple[Mount, ...]:
     table = _thread.table
     if table is None:
         _thread.table = _MountTable()
-        _own.cache_clear()  # it does not tell of what was mounted before, which perhaps no other thread has asked for
+        _own.cache_clear()  # it does not report earlier mounts, which maybe no other thread has read
     elif table.has_changed():
         _own.cache_clear()
     return _own()
@@ -40,8 +40,8 @@ def mounts_of(process: int) -> tuple[Mount, ...]:
 
 
 def other_paths(fd: int, path: bytes, shown: Iterable[Mount]) -> Iterator[tuple[bytes, bytes]]:
-    """Where the ``shown`` mounts show the directory ``fd``, or a part of it, which the keeper has open at ``path``; and
-    of what is shown there its own path.
+    """The paths at which the ``shown`` mounts show the directory ``fd`` or a part of it, which the keeper has open at
+    ``path``; each with the keeper's path of the shown directory.
     """
     with open(f"/proc/thread-self/fdinfo/{fd}", "rb") as lines:
         number = next(int(line.split()[1]) for line in lines if line.startswith(b"mnt_id:"))
@@ -58,7 +58,7 @@ def other_paths(fd: int, path: bytes, shown: Iterable[Mount]) -> Iterator[tuple[
 
 
 def _rest(path: bytes, directory: bytes) -> bytes | None:
-    """What follows the directory in the path, with a slash before it; None if the path does not lie in it."""
+    """The rest of the path below the directory, with a leading slash; None if it is outside."""
     if directory == b"/":
         return path.rstrip(b"/")
     if path == directory or path.startswith(directory + b"/"):
@@ -76,7 +76,7 @@ def _own() -> tuple[Mount, ...]:
 
 
 class _MountTable:
-    """Tells that something was mounted or unmounted since it was asked last (proc_pid_mountinfo(5))."""
+    """Reports whether mounts have changed since the last question (proc_pid_mountinfo(5))."""
 
     def __init__(self) -> None:
         self._fd = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
@@ -91,7 +91,7 @@ class _MountTable:
 
 
 class _Thread(threading.local):
-    """What each thread has of its own; it goes with the thread."""
+    """The data of each thread, which ends with it."""
 
     table: _MountTable | None = None
 
@@ -100,7 +100,7 @@ _thread = _Thread()
 
 
 def _forget_in_fork() -> None:
-    """What a fork has of its starter's ends now: it closes its descriptor, which is another's soon."""
+    """A fork must close the descriptor of its starter, whose number is soon reused."""
     global _thread  # noqa: PLW0603 - a process has one
     _thread = _Thread()
 

@@ -1,8 +1,9 @@
-"""Where a path leads, as the caller would see it, held by descriptors: what is done happens there and nowhere else.
+"""Resolves a path as the caller would, and holds the result by descriptors, so that the operation happens exactly
+there.
 
-Nearly always the keeper sees the same tree as the caller, and the kernel resolves the path in one call from the
-caller's directory. Where it cannot (a link in ``/proc`` that means the caller and would mean the keeper, another root,
-another mount namespace), the path is walked name by name.
+Usually the keeper sees the same tree as the caller, and the kernel resolves the path in one call from the caller's
+directory. Where it cannot (a link in ``/proc`` would mean the keeper instead of the caller, another root, another mount
+namespace), the path is walked name by name.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class ResolvedName(NamedTuple):
     where: Location
 
     own_fd: int = -1
-    """The directory as it is mounted where the undo log is; only inside. What is handed to the caller never comes from
-    there: by a directory's ``..`` it would reach what its own view of the file systems does not hold.
+    """The directory on the mount of the undo log; only inside. The caller's descriptors never come from there: by
+    ``..`` they would reach directories outside of the caller's own view of the file systems.
     """
 
     @property
@@ -120,7 +121,7 @@ class PathLookup(Protocol):
 
 
 class PathResolver:
-    """The tree as the caller of one call sees it. Closes at its end what it has opened."""
+    """The tree as the caller of one call sees it. Closes at its end the descriptors that it has opened."""
 
     __slots__ = (
         "_again",
@@ -145,16 +146,16 @@ class PathResolver:
         self._fds: list[int] = []
         self._sure = False
         self.meant = -1
-        """The last object that a link in ``/proc`` stood for, rather than for a path; -1 if there was none."""
+        """The last object behind a link in ``/proc`` that stands for an object, not a path; -1 without one."""
         self._seen = -1, b""  # the last descriptor that was looked at, and where it is
         self.caller = CALLERS.find(call, context)
         self.territory = _territory(context)
         self._recalls = self._look_as_caller()
-        # What was found last is not looked for twice: the two names of a rename mostly are in one directory.
-        self._begun: tuple[int | None, int] = None, -1  # a descriptor of the caller's, and the one that was got for it
+        # The last results are kept: the two names of a rename are usually in one directory.
+        self._begun: tuple[int | None, int] = None, -1  # a descriptor of the caller, and our copy of it
         self._led: tuple[int, bytes, int] = -1, b"", -1  # where a path began, the path, and where it led
         self._inside: tuple[int, Location | None] = -1, None  # a directory, and where it is
-        self._again: tuple[int, bytes, int] = -1, b"", -1  # what was recalled: from where, by which path, and that
+        self._again: tuple[int, bytes, int] = -1, b"", -1  # the last recalled directory: its start, path and descriptor
 
     def __enter__(self) -> PathResolver:
         """Return itself."""
@@ -180,21 +181,21 @@ class PathResolver:
         return os.geteuid() if self.caller.credentials is None else self.caller.credentials.uid
 
     def caller_credentials(self) -> AbstractContextManager[None]:
-        """What is done inside is done with the caller's credentials."""
+        """Within the block, operations use the caller's credentials."""
         credentials = self.caller.credentials
         return _AS_IS if credentials is None else assume_credentials(credentials)
 
     @property
     def native_guard(self) -> Callable[[], None] | None:
-        """For the interceptor: what it calls before it carries the call out in its own way; None if it must not."""
+        """For the interceptor: a check to call before it carries the call out in its own way; None if it must not."""
         return self.check_waiting if self.is_own else None
 
     def check_waiting(self) -> None:
-        """Raise `OSError` (EINTR) if the caller does not wait any more. To be called right before something changes.
+        """Raise `OSError` (EINTR) if the caller no longer waits. Call it right before a change.
 
-        A caller that is killed does not wait for the keeper, and its parent may act on its end: natively, nothing that
-        it had begun happens after that. What dies between this check and the change is left: it is a few microseconds,
-        and to end takes a process longer.
+        A killed caller does not wait for the keeper, and its parent may act on its end: natively, none of its
+        operations happens after that. A death between this check and the change remains possible: that is a few
+        microseconds, and a process takes longer to end.
         """
         if not self._context.is_valid(self._call):
             raise _error(errno.EINTR)
@@ -223,7 +224,7 @@ class PathResolver:
     # Looking -------------------------------------------------------------------------------------------------------
 
     def locate_writable(self, dirfd: int, path: bytes, *, makes: bool = False) -> ResolvedName:
-        """`locate`, for a call that changes what is at the name, and `check_writable`."""
+        """`locate`, for a call that changes the object at the name, and `check_writable`."""
         resolved = self.locate(dirfd, path)
         self.check_writable(resolved, makes=makes)
         return resolved
@@ -262,7 +263,7 @@ class PathResolver:
         return resolved
 
     def follow(self, resolved: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
-        """Where the link at ``resolved``, open as ``link``, leads: to a name, or to an object that it stands for."""
+        """The target of the link at ``resolved``, open as ``link``: a name, or an object that it stands for."""
         check_link(resolved.dir_fd, link, self.uid)
         target = target_of(self, resolved.dir_fd, resolved.name, link)
         if target is None:
@@ -304,12 +305,12 @@ class PathResolver:
             try:
                 step(self, dir_fd, b"..", _DIRECTORY)
             except FileNotFoundError:
-                # It has left what the caller's mount shows, so that its path says nothing: it was removed.
+                # It has left the caller's mount, so its path is invalid: it was removed.
                 return where._replace(forbidden=True)
         return where
 
     def object(self, dirfd: int, path: bytes, *, follow: bool = True) -> ResolvedObject:
-        """What ``path`` leads to."""
+        """The object at ``path``."""
         if not path:
             raise _error(errno.ENOENT)
         if self._recalls and (near := self._find_nearby(dirfd, path, follow=follow)) is not None:
@@ -326,7 +327,7 @@ class PathResolver:
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG or stat.S_ISDIR(os.fstat(fd).st_mode):
                 raise
-        # The kernel says no path as long as that. It says the directory's, or that can be found out.
+        # The kernel gives no path of this length. The directory's is available, or can be found out.
         resolved = look.locate(dirfd, path)
         for _ in range(MOST_LINKS):
             if resolved.is_special:
@@ -341,17 +342,17 @@ class PathResolver:
         raise _error(errno.ENAMETOOLONG)
 
     def descriptor(self, number: int, *, usable: bool = False) -> ResolvedObject:
-        """What the caller's descriptor refers to; EBADF if it must be ``usable`` and is only an ``O_PATH`` one."""
+        """The object of the caller's descriptor; EBADF if it must be ``usable`` and is only an ``O_PATH`` one."""
         opened = self.check_reachable(self._opened(number, _OBJECT), held=True)
         if usable and not os.stat(b"fd/%d" % number, dir_fd=self.caller.fd, follow_symlinks=False).st_mode & 0o600:
             raise _error(errno.EBADF)
         return opened
 
     def check_reachable(self, fd: int, *, held: bool = False) -> ResolvedObject:
-        """What ``fd`` refers to. Raises `OSError` if it is out of reach.
+        """The object of ``fd``. Raises `OSError` if it is out of reach.
 
-        ``held`` says that the caller has not named it but has it open, or stands there: then it may well lie in the
-        undo log, because it was removed.
+        ``held``: the caller has it open, or as its directory, and has not named it: then it may be in the undo log,
+        because it was removed.
         """
         opened = self.resolve_object(fd, held=held)
         if opened.where.forbidden:
@@ -361,7 +362,7 @@ class PathResolver:
         return opened
 
     def resolve_object(self, fd: int, *, held: bool = True) -> ResolvedObject:
-        """What ``fd`` refers to; outside if it has no name any more."""
+        """The object of ``fd``; outside if it has no name any more."""
         where = self._where(fd, held=held)
         if where.path is not None and is_deleted(fd, where.absolute):
             if os.fstat(fd).st_nlink and not self._is_detached(fd):
@@ -370,7 +371,7 @@ class PathResolver:
         return ResolvedObject(fd, where)
 
     def _is_detached(self, fd: int) -> bool:
-        """Whether what was removed is the caller's alone, and has nothing to do with the undo log any more."""
+        """Whether a removed object is the caller's alone, and no longer concerns the undo log."""
         return self._context.interceptor.release_removed(self._context.step(self._call), fd)
 
     def keep_open(self, fd: int) -> int:
@@ -398,7 +399,7 @@ class PathResolver:
     # The rest ------------------------------------------------------------------------------------------------------
 
     def _look_as_caller(self) -> bool:
-        """Look as the caller does from now on. Whether what it names may be recalled."""
+        """Use the caller's view from now on. Whether its directories may be recalled."""
         caller = self.caller
         if caller.foreign:
             self.territory.show(caller)
@@ -422,7 +423,7 @@ class PathResolver:
         return known[0]
 
     def _find_nearby(self, dirfd: int, path: bytes, *, follow: bool) -> ResolvedObject | None:
-        """`object`, if its directory was found just now and nothing is to be followed."""
+        """`object`, if its directory was found just now and no link must be followed."""
         head, name, slash = split(path)
         if slash or name in _SPECIAL or (known := self._recall(dirfd, head)) is None:
             return None
@@ -446,7 +447,7 @@ class PathResolver:
             dir_fd = self._directory(start, head)
         if self.caller.credentials is not None and not is_caller_itself(self, dir_fd):
             with self.caller_credentials():
-                os.stat(b".", dir_fd=dir_fd)  # who may not search it does not learn what is in it
+                os.stat(b".", dir_fd=dir_fd)  # without search permission a caller must not learn its entries
         return self.resolve_name(dir_fd, name, slash, head)
 
     def _directory(self, start: int, path: bytes) -> int:
@@ -464,7 +465,7 @@ class PathResolver:
         return walk(self, start, path, follow=follow) if fd is None else fd
 
     def _at_once(self, start: int, path: bytes, flags: int) -> int | None:
-        """Have the kernel resolve the path; None if it does not see it as the caller does, or cannot."""
+        """Let the kernel resolve the path; None if it does not see it as the caller does, or cannot."""
         rules = RESOLVE_NO_MAGICLINKS
         if self.caller.foreign:
             if path.startswith(b"/"):
@@ -480,7 +481,7 @@ class PathResolver:
             return None  # perhaps the way leads through what /proc says of the keeper: the walk knows
         if is_in_proc(fd):
             return None
-        with suppress(OSError):  # (it may be longer than the kernel says paths)
+        with suppress(OSError):  # it may be longer than the kernel's paths
             self._seen = fd, absolute(fd)
         return fd
 
@@ -489,7 +490,7 @@ class PathResolver:
         return self.territory.locate(path if seen == fd else self._absolute(fd, held=held))
 
     def _absolute(self, fd: int, *, held: bool) -> bytes:
-        """The path of any length; but of something else than a directory only if it is ``held``."""
+        """The path of any length; for an object other than a directory only if it is ``held``."""
         try:
             return absolute(fd)
         except OSError as error:
@@ -500,14 +501,14 @@ class PathResolver:
         return path_of(fd)
 
     def _own(self, dir_fd: int, path: bytes) -> int:
-        """The workspace's directory at ``path``, which the caller sees as ``dir_fd``, as it is mounted here: from there
-        things can be renamed into the undo log, which no two mounts allow, be they of the same file system.
+        """The workspace's directory at ``path``, which the caller sees as ``dir_fd``, on our own mount: objects can be
+        renamed from there into the undo log, which is impossible between two mounts, even of the same file system.
         """
         try:
             rules = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
             own = self.keep_open(open_below(self._context.root_fd, path, _DIRECTORY, rules))
         except OSError:
-            return dir_fd  # it was moved meanwhile: then what is removed is copied
+            return dir_fd  # it was moved meanwhile: a removed file is then copied
         return own if os.path.samestat(os.fstat(own), os.fstat(dir_fd)) else dir_fd
 
     def _opened(self, number: int | None, flags: int) -> int:
@@ -532,8 +533,8 @@ class PathResolver:
 
 
 def walk(resolver: PathResolver, start: int, path: bytes, *, follow: bool, ends: bool = True) -> int:
-    """Resolve ``path`` name by name to an object that is there, where the kernel, asked by the keeper, would see
-    something else than the caller. Unless it ``ends`` there, it is the way to another name.
+    """Resolve ``path`` name by name to an existing object, where the kernel would show the keeper another one than the
+    caller. Unless it ``ends`` there, it is a parent of another name.
     """
     root = resolver.root()
     top = os.fstat(root)
@@ -569,24 +570,24 @@ def walk(resolver: PathResolver, start: int, path: bytes, *, follow: bool, ends:
     if path.endswith((b"/", b"/.")) and not stat.S_ISDIR(os.fstat(at).st_mode):
         raise _error(errno.ENOTDIR)
     if stat.S_ISDIR(os.fstat(at).st_mode):
-        is_caller_itself(resolver, at)  # (what is done to a name in it would be done by the keeper, too)
+        is_caller_itself(resolver, at)  # the keeper will also change names in it
     return at
 
 
 def step(resolver: PathResolver, at: int, name: bytes, flags: int) -> int:
-    """What is at a name in a directory, opened with the flags for ``O_PATH``.
+    """The entry ``name`` of a directory, opened with the flags for ``O_PATH``.
 
-    Raises `OSError`: EACCES if the directory is what a ``/proc`` says of a process that is not of the caller's tree.
+    Raises `OSError`: EACCES if the directory is a ``/proc`` directory of a process outside of the caller's tree.
     """
-    # What /proc says of itself is open to the caller, but not to another process in its name.
+    # A process's own /proc directory is open to the caller, but not to another process with its credentials.
     with nullcontext() if is_caller_itself(resolver, at) else resolver.caller_credentials():
         return resolver.keep_open(os.open(name, flags, dir_fd=at))
 
 
 def target_of(resolver: PathResolver, at: int, name: bytes, link: int) -> bytes | None:
-    """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
+    """The target of a link; None if it stands for an object rather than a path."""
     if is_in_proc(at):
-        if name in (b"self", b"thread-self"):  # (in its root, that is: no link elsewhere is called so)
+        if name in (b"self", b"thread-self"):  # in its root, since links elsewhere do not have these names
             process, thread = own_numbers(resolver, at)
             return b"%d" % process if name == b"self" else b"%d/task/%d" % (process, thread)
         try:

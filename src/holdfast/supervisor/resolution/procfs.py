@@ -1,9 +1,9 @@
-"""What is the caller's own in ``/proc``, ``/dev`` and ``/sys``, and which process a directory of a ``/proc`` is about.
+"""The caller's own parts of ``/proc``, ``/dev`` and ``/sys``, and the process of a directory in a ``/proc``.
 
-What a ``/proc`` says of a process leads to what is that process's own. The kernel asks who looks, and lets a process of
-a tree see what belongs to its own tree alone (landlock(7)). Asked by the keeper it would let the keeper see: what the
-keeper looks after, what is outside, and itself. So the keeper decides here, before it opens anything there, and by the
-process that a directory is about, whatever path, mount or number leads to it.
+A process's directory in a ``/proc`` leads to that process's own objects. The kernel checks the reader, and shows a
+process of a tree only its own tree (landlock(7)). It would show the keeper more: other trees, outside processes, and
+the keeper itself. So the keeper decides here, before it opens anything there, by the process of a directory, whatever
+path, mount or number leads to it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _BOUNDS = frozenset({b"", b"/"})
 _CUTTING = frozenset({b"afs", b"ceph", b"cifs", b"lustre", b"nfs", b"nfs4", b"smb3"})
-"""Types of file systems that may have a server open a file, and cut it short, before a domain is asked about it (the
-kernel's ``atomic_open``). On others a file is found first.
+"""Types of file systems whose server may open and truncate a file before a domain is checked (the kernel's
+``atomic_open``). Others look the file up first.
 """
 _PROC_SUPER_MAGIC = 0x9FA0
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _NAMESPACE = "ns/pid"
-"""What a ``/proc`` has of every process, and nowhere else."""
+"""An entry that only a process's directory in a ``/proc`` has."""
 _SELF = "self"
-"""What it has in its root alone."""
+"""An entry that only its root has."""
 
 
 def is_native(fd: int, where: Location, mode: int) -> bool:
@@ -44,9 +44,7 @@ def is_native(fd: int, where: Location, mode: int) -> bool:
 
 
 def is_in_proc(fd: int) -> bool:
-    """Whether the object is of a file system in which a path means something else to each process that looks, wherever
-    that is mounted.
-    """
+    """Whether the object is in a file system whose paths mean another object to each process, wherever mounted."""
     return file_system(fd) == _PROC_SUPER_MAGIC
 
 
@@ -74,12 +72,12 @@ def may_cut_unasked() -> bool:
 
 
 class ProcessIdentity(NamedTuple):
-    """A process, by the same words whichever ``/proc`` tells of it."""
+    """Identifies a process, by the same values in every ``/proc``."""
 
     namespace: str
     """Its pid namespace."""
     number: int
-    """What it is called in that."""
+    """Its number there."""
 
 
 def identify(process: int) -> ProcessIdentity:
@@ -88,9 +86,9 @@ def identify(process: int) -> ProcessIdentity:
 
 
 def is_caller_itself(resolver: PathResolver, directory: int) -> bool:
-    """Whether the directory is what a ``/proc`` says of the caller itself.
+    """Whether the directory is the caller's own in a ``/proc``.
 
-    Raises `OSError`: EACCES if it is what one says of a process, or a thread, that is not of the caller's tree.
+    Raises `OSError`: EACCES if it is that of a process, or a thread, outside of the caller's tree.
     """
     if not is_in_proc(directory):
         return False
@@ -101,7 +99,7 @@ def is_caller_itself(resolver: PathResolver, directory: int) -> bool:
         found = identify(at)
         if found == resolver.caller.process:
             return True
-        # (No other process gets the number of one that is there, from the first look to the last.)
+        # The number of a living process is not reused, from the first check to the last.
         if resolver.holds(_number(at, found)) and identify(at) == found:
             return False
     finally:
@@ -110,7 +108,7 @@ def is_caller_itself(resolver: PathResolver, directory: int) -> bool:
 
 
 def own_numbers(resolver: PathResolver, root: int) -> tuple[int, int]:
-    """What the caller's process and thread are called in the ``/proc`` whose root directory this is.
+    """The numbers of the caller's process and thread in the ``/proc`` with this root directory.
 
     Raises `OSError`: ENOENT if they are not in there.
     """
@@ -131,9 +129,9 @@ def own_numbers(resolver: PathResolver, root: int) -> tuple[int, int]:
 
 
 def _find_process(directory: int) -> int:
-    """A descriptor, to be closed, of the directory of the process that this one is, or lies in; -1 if there is none.
+    """A descriptor, to be closed, of the process's directory that this one is, or is in; -1 if there is none.
 
-    Raises `OSError`: EACCES if that cannot be told, because no more than a part of a ``/proc`` is mounted there.
+    Raises `OSError`: EACCES if that is unknown, because only a part of a ``/proc`` is mounted there.
     """
     at = os.dup(directory)
     try:
@@ -161,7 +159,7 @@ def _exists(name: str, directory: int) -> bool:
 
 
 def _number(at: int, process: ProcessIdentity) -> int:
-    """What the keeper calls the process that is open as ``at``; 0 if it does not see it."""
+    """The keeper's number of the process that is open as ``at``; 0 if it does not see it."""
     if os.fstat(at).st_dev == _own_device():
         return numbers_of(at).processes[0]
     for name in os.listdir(b"/proc"):
@@ -174,7 +172,7 @@ def _number(at: int, process: ProcessIdentity) -> int:
                 if identify(other) == process:
                     return int(name)
             except OSError:
-                continue  # or is none of those that the keeper may look at
+                continue  # or is not visible to the keeper
             finally:
                 os.close(other)
     return 0

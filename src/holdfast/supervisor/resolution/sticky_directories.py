@@ -1,6 +1,6 @@
-"""What the kernel refuses in sticky directories that others may write to, such as ``/tmp``: to follow another user's
-link, and to open with ``O_CREAT`` what another user has made there. It asks that where a name is opened; the keeper
-opens what it has found at the name by then, and so has to ask itself.
+"""The kernel's restrictions in sticky directories that others may write to, such as ``/tmp``: no following of another
+user's link, and no opening with ``O_CREAT`` of another user's file. The kernel checks this when a name is opened; the
+keeper opens the object that it has found, so it must check itself.
 
 Sources: proc_sys_fs(5); ``may_follow_link`` and ``may_create_in_sticky`` in the kernel's ``fs/namei.c``.
 """
@@ -28,7 +28,7 @@ def check_link(directory: int, link: int, uid: int) -> None:
 
 
 def check_found(directory: int, found: os.stat_result, uid: int) -> None:
-    """Raise `OSError` (EACCES) if ``uid`` may not open, with ``O_CREAT``, what is there in the directory."""
+    """Raise `OSError` (EACCES) if ``uid`` may not open the found object in the directory with ``O_CREAT``."""
     name = _SETTINGS.get(stat.S_IFMT(found.st_mode))
     if name is None or found.st_uid == uid:
         return
@@ -41,7 +41,7 @@ def check_found(directory: int, found: os.stat_result, uid: int) -> None:
 
 
 def _setting(name: str) -> int:
-    # (Looked up each time: it may be changed, and such directories are few.)
+    # Read each time, since it may change, and such directories are rare.
     with suppress(OSError, ValueError), open(f"/proc/sys/fs/{name}") as file:
         return int(file.read())
     return 0

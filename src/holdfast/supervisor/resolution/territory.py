@@ -1,4 +1,4 @@
-"""What belongs to the workspace, and what is out of reach: told by where a descriptor is, as the kernel says."""
+"""The extent of the workspace, and the unreachable paths: decided by the kernel's path of a descriptor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.resolution.handler_context import HandlerContext
 
 SELF_FD = open_for_good("/proc/self/fd")
-"""The keeper's descriptors, by number, as links to what they are."""
+"""The keeper's descriptors, as links to their objects."""
 
 _FRESH_NS = 20_000_000
 """For so long, the workspace and Holdfast's home are taken to be where they were: only a process outside, which
@@ -30,8 +30,8 @@ nothing here holds up, moves them."""
 _MOST_VIEWS = 16
 _TOP = open_for_good("/")
 _ANY_LOG = b"/" + UNDO_LOG_IN_TREE + b"/"
-"""An undo log that lies in the workspace it is about, any workspace's: no tree of another one may change it either. It
-is told by its name, which needs no look at the disk, and which no tree can take from it.
+"""An undo log inside a workspace, of any workspace: no tree of another one may change it either. Its name identifies
+it, which costs no disk access, and no tree can change that name.
 """
 _KEPT_IN, _LOG = os.path.split(b"/" + UNDO_LOG_IN_TREE)
 
@@ -50,8 +50,8 @@ class Location(NamedTuple):
 
 
 class ReadOnly:
-    """A directory that a tree may not change, nor anything beneath: what a descriptor refers to, wherever a process
-    outside moves that, and whatever comes to lie at its path instead. For several threads at once.
+    """A directory that a tree may not change, with its contents: identified by a descriptor, wherever an outside
+    process moves it, and whatever replaces it at its path. For several threads at once.
     """
 
     def __init__(self, fd: int) -> None:
@@ -68,14 +68,14 @@ class ReadOnly:
             return self._first, self._last
 
     def close(self) -> None:
-        """Hold it no longer. (A slow call may still be carried out, and must not take it for any other directory.)"""
+        """Release it. A slow call may still run, and must not mistake another directory for it."""
         with self._lock:
             fd, self._fd = self._fd, -1
         os.close(fd)
 
 
 class Territory:
-    """The workspace, the directories that are out of reach and those that are read-only, of one `HandlerContext`."""
+    """The workspace, the unreachable and the read-only directories, of one `HandlerContext`."""
 
     def __init__(self, context: HandlerContext) -> None:
         self._context = context
@@ -84,19 +84,19 @@ class Territory:
         self._forbidden: tuple[tuple[bytes, bool], ...] = ()
         """By every path that a mount shows them at; and whether the workspace lies in there, which stays open."""
         self._shown: dict[tuple[str, int, int], tuple[int, tuple[Mount, ...]]] = {}
-        """What callers see that do not see what the keeper sees, by their views, and when it was looked at."""
+        """The mounts of callers with another view than the keeper, by view, with the time of their reading."""
         self._read_only: tuple[bytes, ...] = ()
         """With a slash behind each."""
         self._borders: frozenset[bytes] = frozenset()
         """All of these."""
 
     def show(self, caller: Caller) -> None:
-        """A caller that does not see what the keeper sees is about to name something. Raises `OSError`."""
+        """A caller with another view than the keeper is about to use a path. Raises `OSError`."""
         now = time.monotonic_ns()
         looked, _ = self._shown.get(caller.view, (0, ()))
         if now - looked > _FRESH_NS:
             shown = self._shown | {caller.view: (now, mounts_of(caller.fd))}
-            # (Replaced, for other threads. To keep what no process sees at a path any more does no harm.)
+            # (Replaced, never changed, for other threads.) Keeping paths that no process sees any more is harmless.
             self._shown = dict(list(shown.items())[-_MOST_VIEWS:])
             self.forget()
 
@@ -139,8 +139,8 @@ class Territory:
         return Location(absolute, b"%b/%b" % (path, name) if path else name)
 
     def holds_forbidden(self, absolute: bytes, directory: int) -> bool:
-        """Whether what is out of reach lies beneath the path, a name in ``directory``, and would move with it; of the
-        undo logs of others, so that one would not be told by its name any more.
+        """Whether an unreachable path is below the path, a name in ``directory``, and would move with it; for others'
+        undo logs, whether one would lose its identifying name.
         """
         if absolute.endswith(_KEPT_IN) and os.access(
             os.path.join(_KEPT_IN[1:], _LOG), os.F_OK, dir_fd=directory, follow_symlinks=False
@@ -149,8 +149,8 @@ class Territory:
         return any(forbidden.startswith(absolute + b"/") for forbidden, _ in self._forbidden)
 
     def would_be_log(self, name: bytes, source_fd: int, source: bytes) -> bool:
-        """Whether what is at ``source`` in a directory would be an undo log's place under another ``name``: it holds
-        what is called as a log, or it is a link, which may lead to such a place at any time.
+        """Whether the object at ``source`` in a directory would be an undo log's place under another ``name``: it has
+        an entry with a log's name, or it is a link, which may lead to such a place at any time.
         """
         if not is_log_name(name):
             return False
@@ -167,7 +167,7 @@ class Territory:
         return any(path.startswith(absolute + b"/") for path in self._read_only)
 
     def forget(self) -> None:
-        """A directory outside was moved: perhaps one of those that this is about."""
+        """A directory outside was moved: perhaps one of these."""
         self._looked = 0
         self._context.note_territory(self._root, (), 0)
 
@@ -177,7 +177,7 @@ class Territory:
         forbidden = set(_mounted_logs(shown))
         for fd in self._context.forbidden:
             path = absolute(fd)
-            # (The workspace may lie in one of them, as forks do in the home: it is open at its own path alone.)
+            # The workspace may be in one of them, as forks are in the home: it is accessible at its own path alone.
             others = {at for at, shows in other_paths(fd, path, shown) if at != shows or not under(at, root)}
             forbidden |= {path, *others}
         self._forbidden = tuple((each, each != root and under(root, each)) for each in forbidden)
@@ -201,9 +201,9 @@ def _mounted_logs(shown: Iterable[Mount]) -> Iterator[bytes]:
 
 
 def absolute(fd: int) -> bytes:
-    """The path of what ``fd`` refers to, as the kernel knows it; with `` (deleted)`` behind it if it has none.
+    """The kernel's path of ``fd``; with `` (deleted)`` appended if it has none.
 
-    Raises `OSError`: ENAMETOOLONG if it is longer than the kernel says paths (see
+    Raises `OSError`: ENAMETOOLONG if it is longer than the kernel's limit (see
     `holdfast.files.linux.long_paths.path_of`).
     """
     return os.readlink(b"%d" % fd, dir_fd=SELF_FD)
@@ -226,5 +226,5 @@ def is_deleted(fd: int, path: bytes) -> bool:
 
 
 def reopen(fd: int, flags: int) -> int:
-    """Open what the descriptor refers to again, whatever may have become of its name."""
+    """Open the descriptor's object again, whatever its name is now."""
     return os.open(b"%d" % fd, flags, dir_fd=SELF_FD)

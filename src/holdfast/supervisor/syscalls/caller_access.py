@@ -1,10 +1,9 @@
-"""What the keeper gets out of a tree's processes: what their calls point to, their sockets, and that they stand still.
+"""The keeper's access to a tree's processes: their memory, their descriptors, and stopping them.
 
-It gets it by itself where the kernel lets it. Where Yama keeps it from that (``kernel.yama.ptrace_scope`` of 1: no
-process traces others, or reads their memory, than those below it), it asks the parent of the tree, which all of the
-tree descends from as long as it lives (`holdfast.supervisor.launch._caller_access_server`). That is asked anew for
-every read: nothing that could be kept, such as a descriptor of ``/proc/PID/mem``, would say when a process has become
-another program.
+It is direct where the kernel permits it. Where Yama does not (with ``kernel.yama.ptrace_scope`` 1 a process may only
+trace its descendants, or read their memory), the keeper asks the parent of the tree, the ancestor of all its processes
+(`holdfast.supervisor.launch._caller_access_server`). Each read is a new request: a kept descriptor of ``/proc/PID/mem``
+would not show that a process executes another program.
 
 A request is one message on a ``SOCK_SEQPACKET``, with a number that its answer begins with. Sources: ptrace(2), "Ptrace
 access mode checking"; ``Documentation/admin-guide/LSM/Yama.rst``.
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
 
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
-# (Not `holdfast.ipc`: one of these is on the way of a call that waits, and has to cost no more than its two messages.)
+# Not `holdfast.ipc`: a waiting call waits for each of these, so they must cost no more than two messages.
 REQUEST: Final = struct.Struct("=IIiQI")
-"""The number of the request, what is asked for, of which thread, and two arguments, unsigned."""
+"""The number of the request, its kind, the thread, and two arguments, unsigned."""
 MEMORY, DESCRIPTOR, FREEZER = range(3)
-"""What can be asked for: bytes (address, size), a copy of a descriptor (its number), and a socket: processes whose
+"""The kinds of requests: bytes (address, size), a copy of a descriptor (its number), and a socket: processes whose
 numbers (`NUMBER`) are sent there are stopped until it is closed.
 """
 ANSWER: Final = struct.Struct("=Ii")
@@ -67,7 +66,7 @@ class Freezer(Protocol):
 
 
 class DirectAccess:
-    """Whether the keeper gets at processes by itself, as far as is known: the same for all trees."""
+    """Whether the keeper has direct access to processes, as far as known: the same for all trees."""
 
     __slots__ = ("is_own",)
 
@@ -95,11 +94,11 @@ class CallerAccess:
 
     @property
     def is_own(self) -> bool:
-        """Whether this process gets at the tree's by itself, as far as is known."""
+        """Whether this process has direct access to the tree's processes, as far as known."""
         return self._permission.is_own
 
     def close(self) -> None:
-        """Ask no more. (A thread that waits for an answer still gets it, or learns that the parent has ended.)"""
+        """Send no more requests. (A waiting thread still gets its answer, or notices the parent's end.)"""
         self._parent.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._parent.close()
@@ -127,7 +126,7 @@ class CallerAccess:
         return found
 
     def freezer(self) -> Freezer | None:
-        """Something to stop processes of the tree with; None if there is nothing at the moment. Does not wait long."""
+        """A means to stop processes of the tree; None if there is none at the moment. Does not wait long."""
         if self._permission.is_own:
             return ProcessFreezer()
         try:
@@ -172,7 +171,7 @@ class CallerAccess:
         return found, descriptor
 
     def _catch_up(self) -> None:
-        """Take what was not waited for. Raises `BlockingIOError` if it is not there yet."""
+        """Read answers that were not waited for. Raises `BlockingIOError` if one is not there yet."""
         while self._answered != self._number:
             self._receive(wants_one=False, flags=socket.MSG_DONTWAIT)
 
@@ -180,7 +179,7 @@ class CallerAccess:
         """The next answer: its errno, bytes, and descriptor, which is closed at once if none is wanted."""
         descriptor = -1
         if wants_one:
-            # (Not `socket.recv_fds`, which passes no flags on.)
+            # Not `socket.recv_fds`, which ignores flags.
             room = socket.CMSG_SPACE(_DESCRIPTOR.size)
             answer, ancillary, _, _ = self._parent.recvmsg(_ANSWER_BYTES, room, flags | socket.MSG_CMSG_CLOEXEC)
             for _, _, data in ancillary:
@@ -217,8 +216,8 @@ class _RemoteFreezer:
 def copy_descriptor(tid: int, number: int) -> int:
     """A copy, close-on-exec, of another thread's descriptor (pidfd_getfd(2)). Raises `OSError`.
 
-    A thread may have descriptors of its own (``CLONE_FILES`` of unshare(2)). Before Linux 6.9 only those of the first
-    thread of a process can be had: ESRCH for the others.
+    A thread may have descriptors of its own (``CLONE_FILES`` of unshare(2)). Before Linux 6.9 only those of a process's
+    first thread can be copied: ESRCH for others.
     """
     owner = _open_thread(tid)
     found = _libc.syscall(_SYS_PIDFD_GETFD, owner, number, 0)

@@ -1,8 +1,7 @@
-"""Reads the arguments that a waiting call points to, once: what its threads write there afterwards changes nothing.
+"""Reads the memory that a waiting call's arguments point to, once: later writes of its threads have no effect.
 
-Source: process_vm_readv(2). Who may read it is `holdfast.supervisor.syscalls.caller_access`'s subject, and every
-function here raises also what that does. A read never reaches into a page that might not be mapped unless what came
-before it did not suffice.
+Source: process_vm_readv(2). `holdfast.supervisor.syscalls.caller_access` provides the access, and every function here
+also raises its errors. A read enters a page that may be unmapped only if the data before it was not enough.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ PATH_MAX = 4096
 """Of a path with its final zero byte."""
 
 _PAGE = 4096
-"""The smallest page there is: what ends here does not reach into another, whatever the real size."""
+"""The smallest page size: a read that ends here stays in its page for every real size."""
 _FIRST = 256
 """Nearly every path is shorter; a second read is cheaper than always reading more."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _read = _libc.process_vm_readv
 _read.restype = ctypes.c_ssize_t
-# (What it takes is not declared: to convert the arguments by that takes a third of the call. The pointers are made
-# once, and the numbers fit into an ``int``.)
+# Its argument types are not declared: their conversion takes a third of the call. The pointers are made once, and the
+# numbers fit into an ``int``.
 
 _VECTORS = struct.Struct("=QQQQ")
 """Two ``struct iovec``: ours, and the other's."""
@@ -39,7 +38,7 @@ _VECTOR_BYTES = 16
 
 
 class _Room(threading.local):
-    """Where a thread puts what it reads; made once."""
+    """A thread's buffer for reads; made once."""
 
     def __init__(self) -> None:
         self.found = bytearray(_PAGE)
@@ -53,8 +52,8 @@ _room = _Room()
 
 
 def peek(tid: int, address: int, size: int) -> tuple[bytearray, int]:
-    """What is readable of ``size`` bytes, at most a page, at ``address``: until the thread looks again, and how many it
-    is. Raises `OSError`: EPERM if the kernel does not let this process.
+    """The readable part of ``size`` bytes, at most a page, at ``address``, with its length; valid until the thread's
+    next read. Raises `OSError`: EPERM if the kernel does not permit it.
     """
     room = _room
     _VECTORS.pack_into(room.vectors, 0, room.address, size, address, size)

@@ -1,8 +1,8 @@
-"""What the keeper and the handlers of system calls say to each other.
+"""The calls and replies between the keeper and the handlers of system calls.
 
-The kernel holds a system call back and tells the keeper (`holdfast.supervisor.confinement.seccomp_notify`); a handler
-(`holdfast.supervisor.operations`) reads its arguments once, finds what they name, and performs it in the caller's
-place; the keeper passes the reply on.
+The kernel holds a system call and notifies the keeper (`holdfast.supervisor.confinement.seccomp_notify`). A handler
+(`holdfast.supervisor.operations`) reads its arguments once, resolves them, and performs the operation for the caller;
+the keeper passes the reply on.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ class PendingCall(NamedTuple):
     args: tuple[int, int, int, int, int, int]
     """The registers, unsigned, 64 bits each. A handler takes the width that the call's own arguments have."""
     reach: CallerAccess
-    """To what is the caller's own."""
+    """Access to the caller's own memory and descriptors."""
     patient: bool = False
     """It is handled on a thread of its own: it may copy a large file, or block."""
     held_in: StepId = 0
-    """The step in which a person was asked before it; 0 if none was."""
+    """The earlier step in which a person was asked about it; 0 without one."""
 
 
 class Reply(NamedTuple):
     """The answer."""
 
     value: int = 0
-    """What the call returns, if nothing else says otherwise."""
+    """The call's result, unless another field decides."""
     error: int = 0
     """The error number that it fails with, positive."""
     fd: int = -1
-    """A descriptor of the keeper: the call returns a copy of it that the caller gets. The keeper's own is closed before
-    the caller goes on, else it might find that what it has just written cannot be executed (ETXTBSY).
+    """A descriptor of the keeper: the call returns the caller's copy of it. The keeper's own is closed before the
+    caller continues, which otherwise might be unable to execute the file that it has just written (ETXTBSY).
     """
     cloexec: bool = False
     """For the caller's descriptor."""
@@ -62,6 +62,6 @@ class LaterError(Exception):
     """Nothing has happened yet, and no event will say when the wait is over: call the handler again in a moment."""
 
     def __init__(self, pipe: Pipe | None = None) -> None:
-        """``pipe``: it waits for a reader of that one."""
+        """``pipe``: it waits for a reader of that pipe."""
         super().__init__()
         self.pipe = pipe

@@ -1,9 +1,9 @@
-"""Calls that are tried again until they can be carried out, since no event says when that is.
+"""Calls that are tried again until they succeed, since no event announces that.
 
-Who waits in the kernel to open a named pipe for writing counts as a writer of it already: a reader sees its end only
-when all of them have come and gone. Those who wait here are opened one after the other, a few at a time, and the first
-may have written and gone before the last one's turn: so a descriptor of the pipe is kept from the first that is opened
-until no call waits for that pipe any more (pipe(7), fifo(7)).
+A process that waits in the kernel to open a named pipe for writing already counts as its writer: a reader sees the end
+of data only after all of them have closed it. Calls that wait here are served a few at a time, and the first may have
+written and closed before the last one's turn. So a descriptor of the pipe is kept from the first opening until no call
+waits for that pipe any more (pipe(7), fifo(7)).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Retries:
         return len(self._calls)
 
     def add(self, call: PendingCall, pipe: Pipe | None) -> None:
-        """Have a call tried again, which waits for a reader of ``pipe`` or for something else."""
+        """Queue a call that waits for a reader of ``pipe`` or for another event."""
         self._calls.append((call, pipe))
         if pipe is not None:
             self._waiting[pipe] += 1
 
     def take(self) -> Iterator[PendingCall]:
-        """The next few. What has to be tried once more is added anew before the next is taken."""
+        """The next few. A call that must be tried once more is added again before the next is taken."""
         for _ in range(min(len(self._calls), _AT_ONCE)):
             call, pipe = self._calls.popleft()
             yield call
@@ -56,8 +56,8 @@ class Retries:
                     self._release(pipe)
 
     def note_opened(self, fd: int) -> None:
-        """Something was opened for a caller that is not told yet: if others wait to write to it, they are writers of it
-        from now on.
+        """A file was opened for a caller that has no reply yet: if others wait to write to it, they count as its
+        writers from now on.
         """
         if not self._waiting:
             return

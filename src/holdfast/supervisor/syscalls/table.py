@@ -1,7 +1,7 @@
 """The system calls that can change a file system object, or open one for writing: their names and numbers.
 
-A name here is what the kernel calls the entry of its table (``openat``, ``fchmodat2``). Every variant is a call of its
-own: x86-64 has the old forms without a directory descriptor as well, aarch64 has only the newer ones.
+A name here is that of an entry in the kernel's table (``openat``, ``fchmodat2``). Every variant is a call of its own:
+x86-64 has the old forms without a directory descriptor as well, aarch64 has only the newer ones.
 
 Sources: ``arch/x86/entry/syscalls/syscall_64.tbl`` and ``scripts/syscall.tbl`` of Linux 6.18.
 """
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Architecture(NamedTuple):
-    """What the filter has to know of a machine."""
+    """The facts about a machine for the filter."""
 
     audit: int
-    """``AUDIT_ARCH_*``, which says by which table a number is to be read."""
+    """``AUDIT_ARCH_*``, which identifies the table of a number."""
     numbers: Mapping[str, int]
     """Of every name below that the machine has."""
     foreign_bit: int
-    """Set in numbers of another table under the same ``audit`` (x32); 0 if there is none."""
+    """Set in numbers of another table under the same ``audit`` (x32); 0 without one."""
 
 
 _COMMON: Final = {
@@ -52,8 +52,8 @@ _COMMON: Final = {
 }
 
 LAST_KNOWN: Final = 470
-"""The largest number that was looked at for this table (``listns``). What a later kernel adds might change files by
-ways that are not known here: it is refused as unknown, as the kernels before it would.
+"""The last number that was examined for this table (``listns``). A later kernel's calls might change files in unknown
+ways: they are refused as unknown, as older kernels would.
 """
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
@@ -225,11 +225,11 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 }
 
 REFUSED: Final[Mapping[str, int]] = {
-    # A program without io_uring reads and writes as ever; with it, no filter sees what it does.
+    # Programs without io_uring read and write as usual; its operations are invisible to a filter.
     **dict.fromkeys(("io_uring_setup", "io_uring_enter", "io_uring_register"), errno.ENOSYS),
     # Memory that answers when its owner likes would hold up the thread that reads a call's arguments.
     "userfaultfd": errno.ENOSYS,
-    # What is where must not change under those who resolve paths; the last four write files of their own.
+    # Mounts and roots must not change while paths are resolved; the last four calls write files of their own.
     **dict.fromkeys(
         (
             "mount", "umount2", "pivot_root", "open_tree", "open_tree_attr", "move_mount", "fsopen", "fsconfig",
@@ -237,26 +237,26 @@ REFUSED: Final[Mapping[str, int]] = {
         ),
         errno.EPERM,
     ),
-    # What changes the kernel, or ends it, reaches those who look after the tree; no domain keeps root from it.
+    # Calls that change or end the kernel affect our own processes; no domain restricts root.
     **dict.fromkeys(
         ("bpf", "init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot", "iopl",
          "ioperm"),
         errno.EPERM,
     ),
-    # It would take the terminal from the person who is asked there.
+    # It would take the terminal away from the person who is asked there.
     "vhangup": errno.EPERM,
-    # A domain of the caller's own would not hold for what is carried out in its name: it must not believe that it does.
+    # The keeper's operations are outside of a caller's own domain, so the caller must not rely on one.
     **dict.fromkeys(("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"), errno.EOPNOTSUPP),
 }  # fmt: skip
-"""Calls that fail with this error, whatever they ask."""
+"""Calls that always fail with this error."""
 
 KEPT_IN: Final[Mapping[str, int]] = {
     **{name: error for name, error in REFUSED.items() if not name.startswith(("io_uring_", "userfaultfd"))},
-    # What lies under a mount is reached from another namespace, or by a handle.
+    # Files under a mount could be reached from another namespace, or by a handle.
     **dict.fromkeys(("setns", "open_by_handle_at"), errno.EPERM),
 }
-"""The same where a mount records what is changed, which need not know of any call: what would lead past the mount, or
-change those who look after it.
+"""The same where a mount records changes, which depends on no call: only ways past the mount, and changes to our own
+processes.
 """
 
 REFUSED_IOCTLS: Final[Mapping[int, int]] = {
@@ -270,10 +270,10 @@ REFUSED_IOCTLS: Final[Mapping[int, int]] = {
     0x4008941A: errno.EPERM,  # BTRFS_IOC_SUBVOL_SETFLAGS
     0x5000943F: errno.EPERM,  # BTRFS_IOC_SNAP_DESTROY_V2
     0xC038586B: errno.EPERM,  # XFS_IOC_OPEN_BY_HANDLE
-    0xAA00: errno.EPERM,  # USERFAULTFD_IOC_NEW: as the call of that name
+    0xAA00: errno.EPERM,  # USERFAULTFD_IOC_NEW: like the call userfaultfd
     0x5412: errno.EPERM,  # TIOCSTI: types into the terminal
     0x541C: errno.EPERM,  # TIOCLINUX: pastes into a virtual console
-    0x5423: errno.EPERM,  # TIOCSETD: what stands between the terminal and its readers
+    0x5423: errno.EPERM,  # TIOCSETD: the layer between the terminal and its readers
     0x5437: errno.EPERM,  # TIOCVHANGUP: the terminal is no session's any more
     0x4B47: errno.EPERM,  # KDSKBENT: what a key of a virtual console means; so the next four
     0x4B49: errno.EPERM,  # KDSKBSENT
@@ -281,17 +281,16 @@ REFUSED_IOCTLS: Final[Mapping[int, int]] = {
     0x4B4D: errno.EPERM,  # KDSETKEYCODE
     0x4BFB: errno.EPERM,  # KDSKBDIACRUC
 }
-"""Changes to files that no other call makes and that nothing here could reverse, on descriptors opened for reading;
-memory that would hold up the thread that reads it; and what would answer, in a person's place, what is asked at the
-terminal.
+"""Changes of files without any other call, which could not be reversed, on descriptors for reading; memory that would
+block the thread that reads it; and calls that could answer a question at the terminal in a person's place.
 """
 
 STOLEN_TERMINAL: Final = (0x540E, 1)
 """The ``ioctl`` (TIOCSCTTY), and its argument, by which an administrator takes a terminal from another session."""
 
 PERMISSION_EVENTS: Final = 0xC
-"""Of ``fanotify_init``, any of these (FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT) lets the caller hold up each open of a
-file, and refuse it: by the keeper, and by every other process of the machine.
+"""Flags of ``fanotify_init`` (FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT) that let the caller delay and refuse each
+opening of a file, by the keeper and by every other process of the machine.
 """
 
 NOTIFIED_IOCTLS: Final[Mapping[str, int]] = {
@@ -302,14 +301,14 @@ NOTIFIED_IOCTLS: Final[Mapping[str, int]] = {
     "FS_IOC_FSSETXATTR": 0x401C5820,
     "FAT_IOCTL_SET_ATTRIBUTES": 0x40047211,
 }
-"""Of ``ioctl``, these reach the keeper. Those that write content need a descriptor that was opened for writing."""
+"""Requests of ``ioctl`` that reach the keeper. Those that write content need a descriptor for writing."""
 
 NOTIFIED_PRCTLS: Final[Mapping[str, int]] = {"PR_CAPBSET_DROP": 24, "PR_SET_SECUREBITS": 28}
 """Of ``prctl``, these reach the keeper: what the caller, or a child of its, executes next may be left with less."""
 
 
 class TargetArgument(NamedTuple):
-    """Where a call that sets something of processes says of which."""
+    """The argument that names the process which a call changes."""
 
     pid: int
     """The number of the argument: 0 there is the caller."""
@@ -330,8 +329,8 @@ TARGETS: Final[Mapping[str, TargetArgument]] = {
     "setpriority": TargetArgument(1, kind=0, process=0),
     "ioprio_set": TargetArgument(1, kind=0, process=1),
 }
-"""Calls that no domain keeps from those who look after the tree. What they set of the caller passes by, of another
-process it reaches the keeper, and of a group or a user it is EPERM: outsiders may be among these.
+"""Calls on processes that no domain restricts. On the caller itself they pass, on another process they reach the
+keeper, and on a group or a user they fail with EPERM: outsiders may be among these.
 """
 
 WAITED_FOR: Final = ("epoll_ctl", 1, 1)
@@ -344,17 +343,17 @@ F_SETFL: Final = 4
 """Of ``fcntl``: with it a descriptor need not append any more."""
 
 LOSING_FLAGS: Final = {"fallocate": (1, LOSING_MODES), "pwritev2": (5, 0x20)}
-"""Of these, what has any of the flags in the argument of the number: the modes that lose content, RWF_NOAPPEND."""
+"""Of these, calls with any of the flags in the argument of this number: the modes that lose content, RWF_NOAPPEND."""
 
 LOSING: Final = frozenset({"ftruncate", "fcntl", *LOSING_FLAGS})
 LOSING_IOCTLS: Final = (0x40305829, 0x4030582B, 0x40305839)
-"""What loses content by a descriptor that is open for writing: these reach the keeper where safeguards are asked for,
-and then run native. (Two numbers of FS_IOC_UNRESVSP, and FS_IOC_ZERO_RANGE, are ``fallocate`` by other names.) What was
-opened to be written over was asked about then.
+"""Requests that lose content through a descriptor that is open for writing: they reach the keeper if safeguards are on,
+and then run natively. (Two numbers of FS_IOC_UNRESVSP, and FS_IOC_ZERO_RANGE, are ``fallocate`` by other names.) The
+question about a file opened for overwriting was asked then.
 """
 
 OPEN_FLAGS: Final[Mapping[str, int]] = {"open": 1, "openat": 2}
-"""Calls of which only those that write or create reach the keeper, by the number of the argument that says so."""
+"""Calls that reach the keeper only for writing or creating, by the number of their flags argument."""
 
 NOTIFIED: Final = frozenset(
     {
@@ -377,10 +376,10 @@ NOTIFIED: Final = frozenset(
         "exit_group",
     }
 )  # fmt: skip
-"""Calls that reach the keeper, where the machine has them. Every write, mapping and ``ftruncate`` on a descriptor that
-is open for writing passes by: what it can change was captured when it was opened. The last five lines change no file,
-but in whose name their callers act and what they see; or processes that need not be of the tree (`TARGETS`); and who
-has ended is no process's parent any more, which would tell what step its children are part of.
+"""Calls that reach the keeper, where the machine has them. Writes, mappings and ``ftruncate`` on a descriptor that is
+open for writing pass by: the content was captured at its opening. The last five lines change no file, but their
+callers' credentials and views, or processes that may be outside of the tree (`TARGETS`). An exit is included because a
+process's parent, which determines its step, is lost with it.
 """
 
 
