@@ -1,3 +1,3 @@
-"""Where a command runs, on the host as it is or in namespaces of its own (docs/reference/isolation.md), and by whom
+"""Running commands, on the host directly or in namespaces (docs/reference/isolation.md), and the shim that runs them
 (docs/internals/control-channel.md).
 """

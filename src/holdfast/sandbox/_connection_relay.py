@@ -1,8 +1,8 @@
-"""Makes the connections that a box is allowed to make, from outside of it.
+"""Makes a box's allowed connections, from outside of it.
 
-It is a process in the host's network with listening sockets in the box's: what `_firewall.nft_rules` redirect arrives
-there. Each connection is checked against the policy once more, by the address that it was meant for, and then carried
-on in both directions. It ends with the process that started it.
+It is a process in the host's network with listening sockets in the box's, to which `_firewall.nft_rules` redirect
+connections. It checks the original destination of each against the policy once more, and then copies data in both
+directions. It ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def main(channel: int, allow: AllowedConnections, starter: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != starter:
         return
-    os.setsid()  # what the terminal sends to the command is none of our business
+    os.setsid()  # the command's terminal signals must not reach it
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
         os.dup2(null, fd)
-    # (Not `holdfast.ipc`: what enters a box is started with the standard library alone, and hands over sockets once.)
+    # Not `holdfast.ipc`: the programs that enter a box use the standard library alone, and pass sockets once.
     with socket.socket(fileno=channel) as talk:
         _, fds, _, _ = socket.recv_fds(talk, 1, 2 + len(allow.dns))
     sockets = [socket.socket(fileno=fd) for fd in fds]
@@ -111,7 +111,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 def original_destination(connection: socket.socket) -> tuple[str, int]:
-    """Where a redirected connection was meant to go. Raises `OSError` for one that was not redirected."""
+    """The original destination of a redirected connection. Raises `OSError` if it was not redirected."""
     if connection.family == socket.AF_INET:
         found = connection.getsockopt(socket.SOL_IP, _ORIGINAL_DESTINATION, 16)
         _, port, address = struct.unpack_from("!HH4s", found)

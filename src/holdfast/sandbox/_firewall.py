@@ -1,9 +1,9 @@
 """The rules of a network namespace that lets only some connections out, in the words of nft(8). Pure.
 
-No interface leads out of that namespace. Every address is local to it, and what is allowed is redirected to sockets
-there that belong to a process outside (`holdfast.sandbox._connection_relay`), which makes the connection in its place
-and checks the address again. All else is refused at once, so that programs need not wait. The namespace belongs to a
-user namespace above the command's, so that no process inside may change the rules.
+No interface leads out of that namespace. Every address is local to it, and allowed connections are redirected to
+sockets there that belong to an outside process (`holdfast.sandbox._connection_relay`), which checks the address again
+and makes the connection. All others are refused at once, so that programs need not wait. The namespace belongs to a
+user namespace above the command's, so no process inside may change the rules.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ROUTES = (
 def nft_rules(
     allow: AllowedConnections, tcp_port: int, dns_ports: Mapping[Address, int], *, resets: bool = False
 ) -> str:
-    """What to load with ``nft -f``: the relay listens on ``tcp_port`` for TCP, and for questions to each server on a
-    port of its own. For ``resets`` see `AllowedConnections`.
+    """Rules for ``nft -f``: the relay listens on ``tcp_port`` for TCP, and for questions to each server on a port of
+    its own. For ``resets`` see `AllowedConnections`.
     """
     questions = [
         f"{_one(server)} {protocol} dport {DNS_PORT} redirect to :{port}"
@@ -73,7 +73,7 @@ def admits(allow: AllowedConnections, address: str, port: int) -> bool:
 
 
 def resolver_file(allow: AllowedConnections) -> bytes:
-    """What ``/etc/resolv.conf`` says inside."""
+    """The content of ``/etc/resolv.conf`` inside."""
     return "".join(f"nameserver {server}\n" for server in allow.dns).encode()
 
 

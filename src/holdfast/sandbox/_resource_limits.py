@@ -1,5 +1,5 @@
-"""How a box is kept from taking more than it may: by a control group where one is delegated, else by limits on each of
-its processes, and by the size of its temporary directories.
+"""The limits of a box's resources: a control group where one is delegated, else limits on each of its processes, and
+the size of its temporary directories.
 
 Sources: ``Documentation/admin-guide/cgroup-v2.rst`` (delegation containment), setrlimit(2), user_namespaces(7).
 """
@@ -70,7 +70,7 @@ def _group(quota: Quota) -> Generator[str]:
         yield path
     finally:
         if path:
-            with suppress(OSError):  # (what has just ended may still be in it: the next one removes it)
+            with suppress(OSError):  # an ended process may still be in it: the next run removes it
                 os.rmdir(path)
 
 
@@ -106,8 +106,8 @@ def _sweep(above: str) -> None:
 
 
 def _delegated(controllers: Collection[str]) -> str:
-    """The nearest group around this process's in which a group with these controllers can be made, and joined; empty if
-    there is none.
+    """The nearest control group around this process's in which a group with these controllers can be made and joined;
+    empty without one.
     """
     top, own = _mounted(), _own()
     if not top or own is None:

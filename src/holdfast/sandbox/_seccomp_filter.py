@@ -1,4 +1,4 @@
-"""The system calls that a box refuses because no namespace keeps what they reach apart. Pure.
+"""The system calls that a box refuses because no namespace isolates their objects. Pure.
 
 Sources: seccomp(2), tty_ioctl(4), keyrings(7), vsock(7); for the numbers, those of
 `holdfast.supervisor.syscalls.table`.

@@ -1,6 +1,6 @@
-"""What bubblewrap is told so that a policy about files holds: a list of arguments. Pure.
+"""The arguments for bubblewrap that enforce a policy about files. Pure.
 
-Source: bwrap(1). Mounts are made in the order in which they are named, so what lies deeper comes later.
+Source: bwrap(1). Mounts are made in the order of the arguments, so deeper ones come later.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 TMP = (b"/tmp", b"/var/tmp")
 SOCKETS = (b"/run", b"/var/run", b"/var/lib/lxd", b"/var/snap/lxd")
-"""Where services listen, some of which do as root what they are asked to: a socket can be connected to wherever it can
-be seen, however read-only that is.
+"""Directories of services' sockets, some of which run commands as root: a visible socket can be connected to, however
+read-only it is.
 """
 
 _KERNEL = (
@@ -29,29 +29,29 @@ _KERNEL = (
 """Where root changes settings of the kernel without needing a capability, and root stays itself in a namespace."""
 
 _PSEUDO = (b"/proc", b"/sys")
-"""What the kernel shows of itself, and of the box."""
+"""File systems in which the kernel shows itself, and the box."""
 
 _Kind = Literal["readable", "shown", "shared", "writable", "own", "empty", "scratch", "blank", "given", "device"]
 
 
 class HostFiles(NamedTuple):
-    """What is to be known of the host's files, so that this is pure."""
+    """The facts about the host's files, so that this module is pure."""
 
     directories: Collection[bytes]
     """Which of the paths in question are directories."""
     others: Collection[bytes]
-    """Which are something else."""
+    """Paths of other types."""
 
 
 class SandboxMount(NamedTuple):
-    """What is at a path."""
+    """The object at a path."""
 
     path: bytes
     kind: _Kind
     fd: int = -1
-    """With ``given``: the descriptor of what the file is to hold."""
+    """With ``given``: the descriptor of the file's content."""
     origin: bytes = b""
-    """With ``writable`` and ``own``: what is seen there, if it is not what is there outside."""
+    """With ``writable`` and ``own``: the outside path that is shown there, if it differs."""
 
 
 def paths_to_examine(files: FileAccess, needed: Iterable[bytes]) -> tuple[bytes, ...]:
@@ -65,11 +65,10 @@ def paths_to_examine(files: FileAccess, needed: Iterable[bytes]) -> tuple[bytes,
 def mounts(
     files: FileAccess, needed: Sequence[bytes], host: HostFiles, resolver: SandboxMount | None = None
 ) -> list[SandboxMount]:
-    """What the box consists of, besides ``/``, ``/dev`` and ``/proc``, those further up first.
+    """The parts of the box besides ``/``, ``/dev`` and ``/proc``, parents first.
 
-    ``needed`` are directories that must be there for the box to work at all: where something hides them, they can be
-    read. ``resolver`` is what to put in place of the host's list of name servers. Raises `UsageError` if what is
-    asked for contradicts itself.
+    ``needed`` are directories that the box requires: where they would be hidden, they can be read. ``resolver``
+    replaces the host's list of name servers. Raises `UsageError` for a contradictory policy.
     """
     _check(files, host)
     found: dict[bytes, SandboxMount] = {}
@@ -111,7 +110,7 @@ def mounts(
     for path in readable:
         add(path, "readable")
     for path in _between((*_workspace(files), *readable), TMP if files.tmp == "own" else ()):
-        # A directory that something is mounted on cannot be renamed, and what is known by its path with it.
+        # A mount point cannot be renamed, which keeps the paths below it valid.
         if _covered(path, found.values()):
             found.setdefault(path, SandboxMount(path, "empty"))
     for path in _workspace(files):
@@ -154,14 +153,14 @@ def arguments(
         found.append(b"--unshare-net")
     closed: list[bytes] = []
     if disk:
-        # (What lies beside it in /dev would be limited by nothing.)
+        # Other files in /dev would have no limit.
         found += [*_sized(disk), b"--perms", b"1777", b"--tmpfs", b"/dev/shm"]
         closed += [b"--remount-ro", b"/dev"]
     for path, kind, fd, origin in made:
         if kind in ("writable", "shared", "own"):
             found += [b"--bind", origin or path, path]
         elif kind == "shown":
-            # (The user's programs go on: what was there when it was looked for may be gone.)
+            # The user's programs go on: a path that was found may be gone.
             found += [b"--ro-bind-try", path, path]
         elif kind == "device":
             found += [b"--dev-bind", path, path]
@@ -189,7 +188,7 @@ def is_beneath(path: bytes, above: bytes) -> bool:
 
 
 def _between(paths: Iterable[bytes], tops: Sequence[bytes]) -> list[bytes]:
-    """The directories above each of ``paths`` and below whichever of ``tops`` it lies in, those further up first."""
+    """The directories above each of ``paths`` and below the one of ``tops`` that contains it, parents first."""
     return sorted({above for path in paths for above in _above(path) if above not in tops and _is_in(above, tops)})
 
 
@@ -199,7 +198,7 @@ def _above(path: bytes) -> Iterator[bytes]:
 
 
 def _covered(path: bytes, made: Iterable[SandboxMount]) -> bool:
-    """Whether nothing of the host's is seen at a path, by the mount that it lies in."""
+    """Whether the mount that contains a path shows no file of the host there."""
     around = max(
         (mount for mount in made if is_beneath(path, mount.path)), key=lambda mount: len(mount.path), default=None
     )

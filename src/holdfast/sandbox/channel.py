@@ -1,8 +1,7 @@
 """The host's end of a control channel (docs/internals/control-channel.md): commands that a shim runs.
 
-The shim is not trusted, nor is anything else that could write to the channel. What it says out of turn, too long or not
-understood ends the channel, and so does silence where an answer is due; nothing that it says is believed to be more
-than output and an exit code.
+Neither the shim nor any other writer to the channel is trusted. A message out of turn, too long or not understood ends
+the channel, and so does a missing answer; of all messages, only output and exit code are used.
 """
 
 from __future__ import annotations
@@ -62,26 +61,26 @@ _SHOWN = 400
 
 
 def shim_command(*arguments: str) -> list[bytes]:
-    """What to execute for a shim on its standard input and output; see ``--help`` of it for ``arguments``. Neither the
-    environment nor the working directory has a say in what code that is.
+    """The command line of a shim on its standard input and output; see its ``--help`` for ``arguments``. Neither
+    environment nor working directory influence which code runs.
     """
     shim = Path(__file__).with_name("shim.py")
     return [os.fsencode(word) for word in program_words(str(shim), *arguments)]
 
 
 class Endpoint(Protocol):
-    """A pipe, a socket, a device: what has a descriptor."""
+    """A pipe, a socket, a device: an object with a descriptor."""
 
     def fileno(self) -> int: ...
     def close(self) -> None: ...
 
 
 class Channel:
-    """Talks to one shim. Any thread may call, and have commands run side by side.
+    """The connection to one shim. Any thread may call; commands run concurrently.
 
-    A thread reads what the shim says; it begins with the first command. So does what the shim has to keep to, which a
-    `ChannelError` says that it did not: that ends the channel for all commands, and every later call raises it too; the
-    shim sees its channel close and ends its commands.
+    A thread reads the shim's messages from the first command on. From then on a violation by the shim is a
+    `ChannelError`: it ends the channel for all commands, and every later call raises it too. The shim notices the
+    closed channel and ends its commands.
     """
 
     def __init__(
@@ -132,8 +131,8 @@ class Channel:
         self.close()
 
     def await_shim(self, seconds: float, hindered: Callable[[], float] = lambda: 0.0) -> None:
-        """Wait until the shim is there: its box may take longer to start than a command may. Raises `ChannelError`
-        (``shim_silent`` after so many seconds, not counting those for which the box was ``hindered`` up to now).
+        """Wait until the shim is ready: starting its box may take longer than a command may. Raises `ChannelError`
+        (``shim_silent`` after ``seconds``, not counting those for which the box was ``hindered`` until now).
         """
         self._begin_reading()
         until = self._clock() + seconds
@@ -153,14 +152,14 @@ class Channel:
         env: Mapping[str, str] | None = None,
         on_output: Callable[[Stream, bytes], None],
     ) -> StepCompleted:
-        """Run ``command`` by ``sh -c`` in the directory ``cwd`` until it ends, with ``env`` besides the shim's own
-        variables; returns the exit code, and whether something that it left running still holds its output.
+        """Run ``command`` by ``sh -c`` in the directory ``cwd`` until it ends, with ``env`` added to the shim's
+        variables; returns the exit code, and whether a background process still holds its output.
 
-        ``identity`` is the host's: a number that no command of this channel had before. ``on_output`` is called in this
-        thread, in order for each stream, with pieces that do not end inside a character; while it has not returned the
-        command waits in the end. If it raises, the channel is closed.
+        ``identity`` is a number of the host that no command of this channel had before. ``on_output`` is called in this
+        thread, in order for each stream, with pieces that do not end inside a character; while it runs, the command
+        finally blocks. If it raises, the channel is closed.
 
-        Raises `UsageError` for what cannot be sent, `RefusedError` (``busy``) while too many commands run,
+        Raises `UsageError` for a command that cannot be sent, `RefusedError` (``busy``) while too many commands run,
         `NotFoundError` (``no_directory``) and `HoldfastError` (``cannot_start``) if the shim cannot start it, and
         `ChannelError` (``shim_gone``, ``shim_silent``, ``shim_violation``, ``channel_closed``).
         """
@@ -185,9 +184,7 @@ class Channel:
         return reply
 
     def begin(self, request: Exec) -> RemoteCommand:
-        """Have the shim run a command; what comes of it is for the caller to read. Raises `UsageError` and
-        `ChannelError`.
-        """
+        """Let the shim run a command; the caller must read the replies. Raises `UsageError` and `ChannelError`."""
         line = encode_request(request)
         with self._lock:
             self.require_open()
@@ -356,10 +353,10 @@ class Channel:
 
 
 class RemoteCommand:
-    """A command that a shim runs, or was to run; made by `Channel.begin`. For one thread, but for `cancel`.
+    """A command that a shim runs, or should have run; made by `Channel.begin`. For one thread, except `cancel`.
 
-    It ends with a `StepCompleted`, or with a `Failure` if it could not be started. To wait for other things as well,
-    wait until `fileno` is readable, but no longer than `seconds`, and then call `poll` until that returns None.
+    It ends with a `StepCompleted`, or with a `Failure` if it could not be started. To wait for other events as well,
+    wait until `fileno` is readable, at most `seconds`, and then call `poll` until it returns None.
     """
 
     def __init__(self, channel: Channel, identity: int, patience: _Patience, lock: threading.Lock) -> None:
@@ -369,7 +366,7 @@ class RemoteCommand:
         self._patience = patience
         self._execution = Execution(identity)
         self._replies: deque[CommandReply] = deque()
-        """What was not read yet: the windows of the streams bound it."""
+        """Replies that were not read yet: the windows of the streams limit them."""
         self._taken: dict[OutputStream, int] = {"stdout": 0, "stderr": 0, "terminal": 0}
         self._is_cancelled = False
         self._ready = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -393,11 +390,11 @@ class RemoteCommand:
                 os.close(ready)
 
     def fileno(self) -> int:
-        """Readable when `poll` has something."""
+        """Readable when `poll` has a reply."""
         return self._ready
 
     def poll(self) -> CommandReply | None:
-        """What was said next; None if that has not come. Raises `ChannelError`."""
+        """The next reply; None if it has not come. Raises `ChannelError`."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._ready)
         try:
@@ -414,7 +411,7 @@ class RemoteCommand:
         return reply
 
     def next(self) -> CommandReply:
-        """What is said next, when it has come. Raises `ChannelError`."""
+        """The next reply, when it has come. Raises `ChannelError`."""
         while (reply := self.poll()) is None:
             waiting = select.poll()
             waiting.register(self._ready, select.POLLIN)
@@ -427,8 +424,8 @@ class RemoteCommand:
         return self._patience.left()
 
     def take(self, output: Output, *, busy: float = 0) -> None:
-        """A piece of output is held no more, so that as much can come again. ``busy``: so many seconds its taking took,
-        which are not the shim's. Raises `ChannelError`.
+        """A piece of output was consumed, so that as much can come again. ``busy``: the seconds that this took, which
+        do not count as the shim's. Raises `ChannelError`.
         """
         self._patience.extend(busy)
         self._taken[output.stream] += cost(output)
@@ -462,18 +459,18 @@ class RemoteCommand:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more may be said of it."""
+        """Whether no more replies may come."""
         return self._execution.is_over
 
     def accept(self, reply: CommandReply) -> None:
-        """Raises `FormatError` for what is out of turn."""
+        """Raises `FormatError` for a reply out of turn."""
         self._execution.accept(reply)
         if (
             isinstance(reply, Stopped | Continued)
             and self._replies
             and isinstance(self._replies[-1], Stopped | Continued)
         ):
-            self._replies.pop()  # (only the last of them matters, and any number may come)
+            self._replies.pop()  # only the last of them matters, and any number may come
         if not isinstance(reply, InputTaken | InputClosed):
             self._replies.append(reply)
         self.wake()
@@ -485,7 +482,7 @@ class RemoteCommand:
 
 
 class _Patience:
-    """Until when something has to come: an answer to a request, or after a cancel the end."""
+    """The deadline of the next message: an answer to a request, or the end after a cancel."""
 
     def __init__(self, clock: Callable[[], float], start_seconds: float, cancel_seconds: float) -> None:
         self._clock = clock
@@ -500,7 +497,7 @@ class _Patience:
         self._end_by = self._clock() + self._cancel_seconds
 
     def extend(self, seconds: float) -> None:
-        """So long the caller did not listen, which is not the shim's fault."""
+        """The caller did not read for ``seconds``, which is not the shim's fault."""
         if self._end_by is not None:
             self._end_by += seconds
 

@@ -1,20 +1,20 @@
 """Starts the commands of a session, as its own children: ``command_starter.py CHANNEL`` (a descriptor).
 
-The commands of a session belong to one supervised tree, so that each may signal and look into what the ones before it
-have left running. This is the first process of the tree. Connections come to it over a socket (``SOCK_SEQPACKET``), a
+The commands of a session belong to one supervised tree, so that each may signal and inspect earlier ones' background
+processes. This is the first process of the tree. It receives connections over a socket (``SOCK_SEQPACKET``), a
 descriptor with each byte: the first from its starter, before it begins, and later ones from the tree's keeper, which
-lets no supervised process connect. A connection asks for one command at a time; the command has the three descriptors
-that come with the request as its standard streams. The starter ends when no connection is there and nothing of the
-tree lives on; what lives on keeps it, for the commands to come.
+lets no supervised process connect. A connection requests one command at a time; the three descriptors with the request
+are the command's standard streams. The starter ends when it has no connection and the tree has no other process;
+background processes keep it, for later commands.
 
 A request is four bytes, the length (big-endian) of what follows, and an object of JSON: ``words``, ``directory``,
-``environment``, texts in UTF-8 with surrogate escapes, and ``umask``, a number. The answers are lines of JSON:
-``{"ready": 1}`` unasked, then ``{"pid": …}`` or ``{"error": errno}``, and at the command's end ``{"status": …}`` as
-`os.wait` has it. A connection that asks for no command only keeps the tree; to ``{"leave": true}`` the answer is
-``{"stays": …}``: whether something else keeps it.
+``environment``, texts in UTF-8 with surrogate escapes, and ``umask``, a number. The answers are lines of JSON: first
+``{"ready": 1}``, then ``{"pid": …}`` or ``{"error": errno}``, and at the command's end ``{"status": …}`` as from
+`os.wait`. A connection without a command only keeps the tree; the answer to ``{"leave": true}`` is ``{"stays": …}``:
+whether another process or connection keeps it.
 
-A program of its own, with the standard library alone: it is on the way of every command, under the filter of its tree,
-and nothing of ours is to lie in the memory of what it forks.
+A program of its own, with the standard library alone: every command waits for it, under the filter of its tree, and its
+forks must have nothing of ours in their memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_REQUEST_BYTES = 16 << 20
 SECONDS = 10.0
 """For a request, from its first byte on, and for who takes in an answer."""
 LOOK_SECONDS = 1.0
-"""While something lives on that is no child of ours, its end is looked for so often."""
+"""How often the end of background processes is checked that are no children of ours."""
 MAX_CLIENTS = 64
 """More are hung up on: one process at a time has the session, and asks for one command at a time."""
 _LENGTH = struct.Struct(">I")
@@ -43,13 +43,13 @@ _STREAMS = 3
 
 
 class Client:
-    """A connection, and the command that was asked for by it."""
+    """A connection, and the command that it requested."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(SECONDS)
         self.connection = connection
         self.process = 0
-        """0: none was asked for."""
+        """0: none was requested."""
 
     def tell(self, **said: int) -> None:
         """Answer. A client that is gone is no matter of the command's."""
@@ -72,7 +72,7 @@ class Client:
         try:
             if not data:
                 return None
-            until = time.monotonic() + SECONDS  # (in all: others wait meanwhile)
+            until = time.monotonic() + SECONDS  # for all messages together, since others wait
             (length,) = _LENGTH.unpack(data + self._whole(_LENGTH.size - len(data), until))
             if length > MAX_REQUEST_BYTES:
                 raise ValueError("a request that none of ours makes")
@@ -109,7 +109,7 @@ class Starter:
         self._running: dict[int, Client | None] = {}
 
     def serve(self) -> None:
-        """Return when there is no client any more, after the first one, and nothing of the tree lives."""
+        """Return when, after the first client, there is no client and no other process of the tree."""
         select.select([self._channel], [], [])
         is_open = self._accept()
         while self._clients or self._running or others_live():
@@ -151,7 +151,7 @@ class Starter:
         except (OSError, ValueError, RecursionError):
             asked = None
         if asked is None:
-            # (The command goes on without who asked for it.)
+            # The command goes on without its client.
             self._running = {pid: None if one is client else one for pid, one in self._running.items()}
             del self._clients[client.connection.fileno()]
             client.connection.close()
@@ -186,7 +186,7 @@ class Starter:
 
 
 def receive(connection: socket.socket, size: int, most: int) -> tuple[bytes, list[int]]:
-    """What has come, with the descriptors that came along. Raises `OSError`."""
+    """The received bytes, with their descriptors. Raises `OSError`."""
     descriptors = array.array("i")
     room = socket.CMSG_SPACE(most * descriptors.itemsize)
     data, ancillary, _, _ = connection.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
@@ -197,7 +197,7 @@ def receive(connection: socket.socket, size: int, most: int) -> tuple[bytes, lis
 
 
 def start(request: dict[str, Any], streams: list[int]) -> int:
-    """Start what is asked for, in a session of its own; its number."""
+    """Start the requested command, in a session of its own; its number."""
     words = [_bytes(word) for word in request["words"]]
     environment = {_bytes(name): _bytes(value) for name, value in request["environment"].items()}
     directory, umask = _bytes(request["directory"]), int(request["umask"])
@@ -207,7 +207,7 @@ def start(request: dict[str, Any], streams: list[int]) -> int:
         try:
             os.setsid()
             for number, fd in enumerate(streams):
-                os.dup2(fd, number)  # (none of them is below 3)
+                os.dup2(fd, number)  # all descriptors are above 2
             os.umask(umask)
             os.chdir(directory)
             for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
@@ -235,8 +235,8 @@ def _bytes(text: str) -> bytes:
 
 
 def others_live() -> bool:
-    """Whether something of the tree lives that is orphaned: it is a child of our parent's then, and under as many
-    filters as we are. (The keeper may be a child of that, too, and under those that a container puts around all of us.)
+    """Whether an orphan of the tree lives: it is a child of our parent then, with as many filters as we have. The
+    keeper may be a child of our parent, too, and have the filters that a container sets for all.
     """
     parent = os.getppid()
     try:
@@ -245,7 +245,7 @@ def others_live() -> bool:
     except OSError:
         return False
     ours = _filters(os.getpid())
-    # (Before Linux 5.9 it is not told: then what is orphaned keeps no tree.)
+    # Before Linux 5.9 the number is unknown: then orphans keep no tree.
     return ours > 0 and any(_filters(pid) >= ours for pid in siblings if pid != os.getpid())
 
 

@@ -1,7 +1,7 @@
-"""Becomes a command with the signals as any program finds them: in a box, some are ignored on the way in
-(`holdfast.sandbox.namespace_entry`), and a program that inherits that could not be asked to end.
+"""Executes a command with default signal handling: the entry of a box ignores some signals
+(`holdfast.sandbox.namespace_entry`), and a program that inherits that could not be ended by them.
 
-A program of its own, of the standard library alone: it starts no child, but becomes the command.
+A program of its own, with the standard library alone: it executes the command without a child process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What isolation this machine lets this user have, and why not if not: found out by trying it."""
+"""The isolation that this machine offers this user, with reasons for missing parts: found by trying it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _PATIENCE_SECONDS = 20.0
 _ANY = os.fsencode(os.path.dirname(os.path.realpath(__file__)))
-"""A directory that is there. (One made for the trial would be in the user's tree where ``TMPDIR`` is, whose directory's
-mtime would tell of it.)
+"""An existing directory. (A temporary one might be in the user's tree, by ``TMPDIR``, and would change a directory's
+mtime there.)
 """
 _NO_LIMITS = Quota()
 _NOWHERE = ip_network("192.0.2.1/32")
@@ -43,7 +43,7 @@ _SWITCHES = (
         "an AppArmor profile that allows userns, or sysctl kernel.apparmor_restrict_unprivileged_userns=0",
     ),
 )
-"""Files that say that users may have no namespaces of their own, what they say then, and what changes that."""
+"""Files that disable users' namespaces, the values that do, and the commands that change them."""
 
 
 class IsolationFinding(NamedTuple):
@@ -58,7 +58,7 @@ class IsolationFinding(NamedTuple):
 
 
 def probe() -> Sequence[IsolationFinding]:
-    """What works here. Starts a command in a box several times, which takes some tenths of a second."""
+    """The isolation that works here. Starts a command in a box several times, which takes some tenths of a second."""
     return (
         _try("namespace, network open", OpenNetwork()),
         _try("namespace, network disabled", NoNetwork()),
@@ -77,9 +77,9 @@ def require_isolation(policy: SandboxPolicy) -> None:
 
 
 def harmless_command() -> list[bytes]:
-    """A command that does nothing and is surely there, whatever `PATH` names."""
+    """A command that does nothing and surely exists, whatever `PATH` names."""
     found = shutil.which("true", path=SYSTEM_PATH)
-    # (By its own name: it may be a link to a program of many.)
+    # By its own name: it may be a link to a program with many commands.
     return [os.fsencode(found)] if found else [os.fsencode(sys.executable), b"-I", b"-S", b"-c", b""]
 
 

@@ -25,13 +25,12 @@ def run_contained(
     stop: threading.Event | None = None,
     keep: Sequence[int] = (),
 ) -> Ended:
-    """Run ``command`` in ``directory``, in the ``box`` (None: as any program of the user's), until it has ended.
+    """Run ``command`` in ``directory``, in the ``box`` (None: as an ordinary program of the user), until it ends.
 
-    What it prints goes to the new file ``output`` (mode 0600), the beginning and the end of it, never more than
-    `FileLimits.output`. ``keep`` are descriptors that it gets besides the standard ones; there is nothing to read
-    for it. Setting ``stop`` ends it. When this returns, and when this process is killed, nothing that it has started
-    runs any more: without a box only as long as it does not kill what watches over it. To be called on a thread that
-    lives as long as the process. Raises `StorageError`, and `UnsupportedError` as `Sandbox.prepare`.
+    The beginning and the end of its output go to the new file ``output`` (mode 0600), at most `FileLimits.output`.
+    ``keep`` are additional descriptors; its input is empty. Setting ``stop`` ends it. When this returns, and when this
+    process is killed, all its processes have ended: without a box only if it does not kill its watcher. Call it on a
+    thread that lives as long as the process. Raises `StorageError`, and `UnsupportedError` as `Sandbox.prepare`.
     """
     if box is None:
         return run_contained_to_file(

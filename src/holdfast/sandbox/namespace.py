@@ -134,7 +134,7 @@ def _without_links(files: FileAccess) -> FileAccess:
 
 
 def _look(paths: Iterable[bytes]) -> HostFiles:
-    """What is at the paths; a link (``/var/run``) is none of both, as what it leads to has a path of its own."""
+    """The types of the paths; a link (``/var/run``) counts as neither, as its target has a path of its own."""
     directories: set[bytes] = set()
     others: set[bytes] = set()
     for path in paths:

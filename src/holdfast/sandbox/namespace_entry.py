@@ -1,11 +1,11 @@
-"""The way into a box: what runs between the launcher and bubblewrap.
+"""The entry of a box: the program between the launcher and bubblewrap.
 
-It makes a user namespace in which it may do what a box needs and the command will not be, as bubblewrap makes another
-one below it. There the mounts are cut off from the host's, so that nothing that is mounted later turns up inside; and
-there is the network namespace of a policy that lets some connections out, whose rules no process inside may change.
-All of it has no name anywhere: the kernel takes it back when the last process in it has ended, however that happens.
+It makes a user namespace with the rights that a box needs; the command runs in another one below, which bubblewrap
+makes. The upper one separates the mounts from the host's, so that later mounts do not appear inside, and has the
+network namespace of a policy that permits some connections, whose rules no process inside may change. None of these has
+a name: the kernel frees them when their last process has ended, however that happens.
 
-Only the standard library is needed here, and of it little: this is on the way of every command.
+It needs little of the standard library, and nothing else: every command waits for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FAILED: Final = 125
 IGNORED: Final = (
     signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
-"""Signals that are meant for the command and reach bubblewrap too, which would end at once and the command with it."""
+"""Signals for the command that reach bubblewrap too, which would end at once, and the command with it."""
 
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
 _MS_REC, _MS_PRIVATE = 0x4000, 1 << 18
@@ -46,7 +46,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class EntryPlan(NamedTuple):
-    """What `enter` is told, besides the arguments of bubblewrap."""
+    """The settings of `enter`, beside the arguments of bubblewrap."""
 
     mode: str
     allow: Sequence[str] = ()
@@ -56,19 +56,17 @@ class EntryPlan(NamedTuple):
     nft: str = ""
     """Programs, for the mode ``allow``."""
     keep: Sequence[int] = ()
-    """Descriptors that stay open besides the standard ones."""
+    """Descriptors that stay open in addition to the standard ones."""
     group: str = ""
     """The control group to join; empty: none."""
     limits: Sequence[tuple[int, int]] = ()
-    """Of each process: what is limited, as `resource.setrlimit` has it, and to how much."""
+    """Limits of each process: the resource, as for `resource.setrlimit`, and the value."""
     resets: bool = False
     """Of the network, see `AllowedConnections`."""
 
 
 def arguments(way: EntryPlan, bwrap: Sequence[bytes]) -> list[bytes]:
-    """What to execute to enter a box. Neither the environment nor the working directory has a say in what code that
-    is.
-    """
+    """The command line that enters a box. Neither environment nor working directory influence which code runs."""
     return [*_python("namespace_entry", "enter"), json.dumps(way).encode(), *bwrap]
 
 
@@ -98,7 +96,7 @@ def _enter(way: EntryPlan, bwrap: list[bytes]) -> None:
         _separate(0)
         if way.mode == "open":
             landlock.keep_abstract_sockets_apart()
-    # (Not before: in the host's user namespace, the user's other processes would count.)
+    # Not earlier: in the host's user namespace, the user's other processes would count.
     for what, most in way.limits:
         resource.setrlimit(what, (most, most))
     os.execv(bwrap[0], bwrap)  # noqa: S606
@@ -118,7 +116,7 @@ def _close_all_but(keep: Sequence[int]) -> None:
 def _separate(more: int) -> None:
     uid, gid = os.geteuid(), os.getegid()
     _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS | more), "user namespaces")
-    # As number 0, what is executed here for setting up keeps the capabilities over this namespace.
+    # With uid 0, programs that are executed here keep the capabilities over this namespace.
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
@@ -139,7 +137,7 @@ def _start_relay(way: EntryPlan) -> socket.socket:
 
 
 def relay(channel: str, way_text: str, starter: str) -> None:
-    """What that process does."""
+    """The work of that process."""
     from holdfast.sandbox._connection_relay import main
 
     way = EntryPlan(*json.loads(way_text))
@@ -151,7 +149,7 @@ def relay(channel: str, way_text: str, starter: str) -> None:
 
 
 def _set_up(way: EntryPlan, network: AllowedConnections, channel: socket.socket) -> None:
-    """Fill the new network namespace: routes, the sockets of the relay, the rules. None of it can be undone inside."""
+    """Set up the new network namespace: routes, the sockets of the relay, the rules. No process inside can undo it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("=16sh14x", b"lo", _IFF_UP | _IFF_RUNNING)
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
@@ -160,7 +158,7 @@ def _set_up(way: EntryPlan, network: AllowedConnections, channel: socket.socket)
         raise OSError(f"ip: {four}")
     tcp4 = _listening(socket.AF_INET, socket.SOCK_STREAM)
     tcp_port = tcp4.getsockname()[1]
-    # (One number for both families, as one rule redirects both. No other process is here to have taken it.)
+    # One number for both families, as one rule redirects both. No other process here can have it.
     tcp6 = tcp4.dup() if six else _listening(socket.AF_INET6, socket.SOCK_STREAM, tcp_port)
     asked = [
         _listening(socket.AF_INET if server.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
@@ -180,7 +178,7 @@ def _listening(family: socket.AddressFamily, kind: socket.SocketKind, port: int 
     own = socket.socket(family, kind)
     if family == socket.AF_INET6:
         own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    # Where redirected packets arrive. (An answer from any other address would not be taken for one.)
+    # Redirected packets arrive here. An answer from another address would be ignored.
     own.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", port))
     if kind == socket.SOCK_STREAM:
         own.listen(128)
@@ -188,10 +186,10 @@ def _listening(family: socket.AddressFamily, kind: socket.SocketKind, port: int 
 
 
 def _run(words: Sequence[str], text: str = "") -> str:
-    """Run a program; returns what is wrong if it fails, else nothing."""
+    """Run a program; returns its error message, or an empty text."""
     import subprocess
 
-    # (This module is loaded on the way into a box, of the standard library alone: no `holdfast.processes`.)
+    # The entry of a box uses the standard library alone: no `holdfast.processes`.
     found = subprocess.run(words, input=text, capture_output=True, text=True, check=False, env={})
     return (found.stderr.strip() or f"exit code {found.returncode}") if found.returncode else ""
 

@@ -1,4 +1,4 @@
-"""What a box lets a command see, change and reach: values, checked when they are made. Pure."""
+"""The files, network and resources of a box: values, checked when they are made. Pure."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class AllowedConnections(NamedTuple):
     names are data that gets out.
     """
     resets: bool = False
-    """Whether other TCP connections are refused as by a host where nothing listens (``ECONNREFUSED``), and not as
-    prohibited (``EHOSTUNREACH``): of the second, QEMU tells its guest nothing, which would wait for minutes.
+    """Whether other TCP connections are refused as by a host without a listener (``ECONNREFUSED``), instead of as
+    prohibited (``EHOSTUNREACH``): QEMU does not report the latter to its guest, which would wait for minutes.
     """
 
 
@@ -63,50 +63,46 @@ class PrivateHome(NamedTuple):
 
     path: bytes
     origin: bytes
-    """What is seen there."""
+    """The directory that is shown there."""
     own: tuple[bytes, ...] = ()
     """Which directories of it, ``path`` and below, are the box's own."""
     shown: tuple[bytes, ...] = ()
-    """What else is there of the user's, read-only."""
+    """More of the user's entries, read-only."""
 
 
 class FileAccess(NamedTuple):
-    """What is there of the host's files. All paths are absolute."""
+    """The visible files of the host. All paths are absolute."""
 
     workspace: bytes | None
-    """Writable, at its own path. None: there is no workspace, and neither Python nor Holdfast's modules are there for
-    what runs inside; so a program of the system's is run.
+    """Writable, at its own path. None: no workspace, and neither Python nor Holdfast's modules for programs inside; so
+    it must be a program of the system.
     """
     secret: tuple[bytes, ...] = ()
-    """Never visible, whatever else is said: Holdfast's home, and its undo log where that lies elsewhere."""
+    """Never visible, whatever the other fields say: Holdfast's home, and its undo log if that is in another place."""
     hidden: tuple[bytes, ...] = ()
-    """What else is not visible."""
+    """More invisible paths."""
     writable: tuple[bytes, ...] = ()
-    """What else can be written to. Changes there are not recorded, so nothing undoes them."""
+    """More writable paths. Their changes are not recorded, so no undo reverses them."""
     tmp: Literal["own", "shared"] = "own"
     """``/tmp`` and ``/var/tmp``: empty at first and gone afterwards, or the host's."""
     readable: tuple[bytes, ...] = ()
-    """Directories that are visible wherever they lie, but for what is hidden, and never writable."""
+    """Directories that are always visible, except hidden parts, and never writable."""
     origin: bytes = b""
-    """A directory that is seen at the workspace's path in place of what is there; empty: nothing is."""
+    """A directory that is shown at the workspace's path; empty: none."""
     lent: tuple[bytes, ...] = ()
-    """Directories and files that are visible although what they lie in is secret or hidden, and never writable."""
+    """Directories and files that are visible although a parent is secret or hidden, and never writable."""
     credentials: tuple[bytes, ...] = ()
-    """What else is not visible, where that can be: not what lies in the workspace, nor what is ``visible`` or
-    ``writable``.
-    """
+    """More invisible paths, where possible: not those in the workspace, nor ``visible`` or ``writable`` ones."""
     visible: tuple[bytes, ...] = ()
-    """What is visible although it is among the ``credentials``, or lies there; of the user's directory, also in place
-    of what is the box's own.
-    """
+    """Paths that are visible although ``credentials`` includes them; in the user's home, also over the box's own."""
     home: PrivateHome | None = None
-    """None: it is as any other directory; so it is where the workspace, or what is ``writable``, has it in it."""
+    """None: an ordinary directory, as it also is if the workspace, or a ``writable`` path, is in it."""
     devices: tuple[bytes, ...] = ()
-    """Device files that can be used as the user may outside, besides the harmless ones."""
+    """Device files with the user's outside permissions, besides the harmless ones."""
 
 
 class Quota(NamedTuple):
-    """What a box may take; 0: any amount. See `holdfast.sandbox._resource_limits` for what is limited where."""
+    """The resources of a box; 0: unlimited. See `holdfast.sandbox._resource_limits` for the place of each limit."""
 
     memory: int = 0
     """Bytes."""
@@ -120,7 +116,7 @@ ENVIRONMENT = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES", "LANG", "LANGUAGE",
     "LC_*", "TZ", "EDITOR", "VISUAL", "PAGER", "LESS", "HOLDFAST_RUN",
 )  # fmt: skip
-"""What is let through by default: nothing that holds a secret or the address of a socket."""
+"""The variables that pass by default: none that holds a secret or the address of a socket."""
 
 
 class SandboxPolicy(NamedTuple):
@@ -129,17 +125,17 @@ class SandboxPolicy(NamedTuple):
     files: FileAccess
     network: Network = OpenNetwork()
     environment: tuple[str, ...] = ENVIRONMENT
-    """Names of variables that are let through; a ``*`` at the end stands for any rest."""
+    """Names of variables that pass; a ``*`` at the end stands for any rest."""
     hostname: str = "holdfast"
     quota: Quota = Quota()
 
     def let_through(self, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """Of the variables, those that the policy names."""
+        """The variables that the policy names."""
         return let_through(self.environment, environment)
 
 
 def let_through(names: Iterable[str], environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Of the variables, those of these names; a ``*`` at the end stands for any rest."""
+    """The variables with these names; a ``*`` at the end stands for any rest."""
     names = tuple(names)
     exact = {name.encode() for name in names if not name.endswith("*")}
     starts = tuple(name[:-1].encode() for name in names if name.endswith("*"))
@@ -147,7 +143,7 @@ def let_through(names: Iterable[str], environment: Mapping[bytes, bytes]) -> dic
 
 
 def parse_network(mode: str, allow: Iterable[str] = (), dns: Iterable[str] = ()) -> Network:
-    """The network that ``open``, ``disabled`` or ``allow`` means. Raises `UsageError` naming what is wrong."""
+    """The network of ``open``, ``disabled`` or ``allow``. Raises `UsageError` with the fault."""
     allow, dns = tuple(allow), tuple(dns)
     if mode == "allow":
         return AllowedConnections(tuple(map(parse_target, allow)), tuple(map(_parse_server, dns)))

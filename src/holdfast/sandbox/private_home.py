@@ -1,9 +1,9 @@
-"""A home directory of a box's own: the user's read-only, but for caches, which are the box's.
+"""A box's own home directory: the user's, read-only, except caches, which are the box's.
 
-Programs that fetch dependencies write below the user's directory, also on a machine where they never ran. So what is
-seen at its path is a directory of the box's own, in which each entry of the user's is mounted read-only; and where a
-cache lies in one of these, that entry is a directory of the box's own as well, and what else it holds is mounted there.
-(An overlay would be one mount, but the kernel makes none on top of another, and so none in most containers.)
+Programs that download dependencies write below the user's home, even at their first run. So its path has a directory of
+the box, in which each of the user's entries is mounted read-only. An entry with a cache inside is a directory of the
+box as well, in which its other entries are mounted. (An overlay would be one mount, but the kernel makes none on top of
+another, and so none in most containers.)
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ MOST_ENTRIES: Final = 500
 
 
 def make_private_home(home: bytes, origin: bytes, *, is_visible: bool = True) -> PrivateHome | None:
-    """Make the directory ``origin`` (mode 0700) what a box is to see at the path ``home``; None if that is no directory
-    of a user's, or holds too much. Without ``is_visible`` nothing of the user's is in it.
+    """Prepare the directory ``origin`` (mode 0700) for a box to see at the path ``home``; None if that is no directory
+    of the user, or has too many entries. Without ``is_visible`` it has none of the user's entries.
 
-    May be called again for the same ``origin``, which keeps what a box has written to it, and trusts none of that.
-    Raises `OSError`.
+    May be repeated for the same ``origin``: a box's own files stay, and are not trusted. Raises `OSError`.
     """
     home = os.path.realpath(home)
     if home == b"/" or not os.path.isdir(home):
@@ -47,7 +46,7 @@ def make_private_home(home: bytes, origin: bytes, *, is_visible: bool = True) ->
         made = origin + path[len(home) :]
         for entry in os.scandir(path) if is_visible else ():
             its = os.path.join(made, entry.name)
-            if entry.path in caches or os.path.islink(its):  # (A box may have made the link, to lead a mount out.)
+            if entry.path in caches or os.path.islink(its):  # a box may have made the link, to redirect a mount
                 continue
             is_own = (
                 entry.path in above and entry.is_dir(follow_symlinks=False) and os.access(entry.path, os.R_OK | os.X_OK)

@@ -45,7 +45,7 @@ OF_THE_SYSTEM: Final = (
     "/etc/wpa_supplicant", "/etc/kubernetes", "/etc/rancher", "/var/lib/kubelet", "/var/lib/rancher", "/var/lib/docker",
     "/var/lib/containerd", "/var/lib/sss", "/var/lib/NetworkManager", "/var/spool/cron",
 )  # fmt: skip
-"""What root alone may read, and so what runs as root in a box, too. Patterns."""
+"""Files that only root may read, and so root in a box, too. Patterns."""
 
 _NAMING: Final = (
     "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AZURE_CONFIG_DIR",
@@ -61,24 +61,24 @@ _PROGRAMS: Final = (
     "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64",
     "/usr/libexec",
 )  # fmt: skip
-"""Where programs and their libraries are: without them, nothing starts in a box."""
+"""The directories of programs and their libraries: without them, no program starts in a box."""
 
 
 def secret_places(
     environment: Mapping[str, str], own: Collection[bytes] = (), *, agents: bool = False
 ) -> tuple[bytes, ...]:
-    """Absolute paths, of which not all need be there: the user's own, those that the environment names, the system's;
-    for root, those of all users, whose files root can read. ``agents``: with `OF_AGENTS`, for what is no agent.
+    """Absolute paths, which need not exist: the user's own, those in the environment, the system's; for root, those of
+    all users, whose files root can read. ``agents``: with `OF_AGENTS`, for programs that are no agents.
 
-    A variable may name anything. A place that it alone names is left out where a box needs what lies there: in or above
-    the directories of programs, of Python's library and of this package; or at or above ``/etc``, the interpreter or a
-    path of ``own`` (the workspace, Holdfast's home).
+    A variable may name any path. A path that only a variable names is left out if a box needs it: in or above the
+    directories of programs, of Python's library and of this package; or at or above ``/etc``, the interpreter or a path
+    of ``own`` (the workspace, Holdfast's home).
     """
     found: dict[str, None] = {}
     for home in _homes():
         found |= dict.fromkeys(os.path.join(home, name) for name in (*OF_A_USER, *(OF_AGENTS if agents else ())))
     found |= dict.fromkeys(path for pattern in OF_THE_SYSTEM for path in glob.glob(pattern))
-    # (Two slashes at the beginning stay two in a path that is normalized.)
+    # Normalizing keeps two slashes at the beginning of a path.
     named = (os.path.normpath("/" + path.lstrip("/")) for path in _named(environment) if path.startswith("/"))
     found |= dict.fromkeys(path for path in named if not _is_needed(os.fsencode(path), own))
     return tuple(os.fsencode(os.path.normpath(path)) for path in found)
@@ -105,7 +105,7 @@ def _homes() -> Iterable[str]:
 
 
 def _all_homes() -> Iterator[str]:
-    # (By the file alone: a directory service might be asked for long, and lists whom this machine has never seen.)
+    # Only from the file: a directory service might take long, and lists users who never used this machine.
     try:
         with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as users:
             for line in users:

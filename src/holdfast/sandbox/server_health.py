@@ -1,9 +1,9 @@
-"""Starts a server and asks until it is well, or does not become so in time: run where the server is to run, in a box.
+"""Starts a server and checks it until it is healthy, or the time is over: run in the server's own box.
 
-A program of its own, of the standard library alone, and so without `holdfast.processes`. What it finds out it writes as
-one JSON object to a descriptor: ``outcome`` (``healthy``, ``ended``, ``unhealthy``), ``exit_code`` (the server's, or
-the last check's), ``detail`` (a sentence), ``checks`` (how often was asked). The server is ended before it ends; the
-caller ends what is left.
+A program of its own, with the standard library alone, and so without `holdfast.processes`. It writes its result as one
+JSON object to a descriptor: ``outcome`` (``healthy``, ``ended``, ``unhealthy``), ``exit_code`` (the server's, or the
+last check's), ``detail`` (a sentence), ``checks`` (their number). It ends the server before it ends; the caller ends
+remaining processes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def main(fd: int, order: str) -> None:
-    """``order`` is a JSON object: ``start`` and ``health`` (words; a health of one URL is asked by HTTP), ``seconds``
-    until it has to be well, ``interval`` from check to check, ``timeout`` of one check, and ``stays``: how long it must
-    go on where nothing checks its health. ``{port}`` in a word is a free port, also in ``PORT``.
+    """``order`` is a JSON object: ``start`` and ``health`` (words; a single URL is checked by HTTP), ``seconds`` for
+    becoming healthy, ``interval`` between checks, ``timeout`` of one check, and ``stays``: how long a server without a
+    health check must run. ``{port}`` in a word is a free port, also in ``PORT``.
     """
     told = json.loads(order)
     port = str(_free_port())

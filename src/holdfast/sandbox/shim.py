@@ -1,13 +1,12 @@
-"""Runs commands for a host that is on the other end of a control channel (docs/internals/control-channel.md).
+"""Runs commands for a host at the other end of a control channel (docs/internals/control-channel.md).
 
-A program of its own: one file, the standard library of Python 3.8 or later and nothing of Holdfast, so that it can be
-copied into any box. It reads requests from standard input and writes to standard output, or does both on a device whose
-path it is given. Commands run side by side, each in a session of its own; when the channel closes, or the shim is told
-to end by a signal, it ends them and then itself.
+A program of its own: one file, with the standard library of Python 3.8 or later and nothing of Holdfast, so that it can
+be copied into any box. It reads requests from standard input and writes to standard output, or uses a device for both,
+given its path. Commands run concurrently, each in a session of its own; when the channel closes, or a signal ends the
+shim, it ends them and then itself.
 
-One thread, one loop; nothing in it waits but `Shim.turn`. Memory is bounded: while the host does not read, neither
-does the shim read what its commands write, until they have to wait as well; and the host sends a command no more input
-than there is room for.
+One thread, one loop; only `Shim.turn` waits. Memory is bounded: while the host does not read, the shim does not read
+its commands' output, so that they block as well; and the host sends a command no more input than there is room for.
 
 Between the shim and a command with a terminal there is one more process (`lead_session`): without a parent in its own
 session, the kernel stops no command by Ctrl-Z, nor as it reads in the background.
@@ -39,27 +38,27 @@ MAX_LINE_BYTES = 1 << 20
 MAX_ID = (1 << 53) - 1
 MAX_COMMANDS = 64
 INPUT_WINDOW = 1 << 16
-"""So many bytes of one stream are held for a command that does not read them."""
+"""The most bytes of one stream to hold for a command that does not read."""
 OUTPUT_WINDOW = 1 << 18
 """So much of one stream the host holds: each piece counts its bytes and `PIECE_COST`."""
 PIECE_COST = 1 << 8
 PIECE_BYTES = 1 << 16
-"""What is read at once of a command's output."""
+"""The size of a read of a command's output."""
 OUTPUT_WAITING_BYTES = 1 << 17
 """With so much unsent, no output is read."""
 WAITING_BYTES = 1 << 20
 """With so much unsent, no requests are read. Output never makes it so much: one that cancels is read anyhow."""
 REQUEST_BYTES = 1 << 13
-"""What is read at once of requests: each of these bytes could be a line, and be answered."""
+"""The size of a read of requests: each of these bytes could be a line that needs an answer."""
 MAX_WORDS = 1000
-"""Characters of what is said for people. The name of a directory can be as long as a line."""
+"""The limit of messages for people, in characters. The name of a directory can be as long as a line."""
 MAX_LEFT = 64
-"""So many pipes of earlier commands are kept from filling up; then the oldest is closed."""
+"""How many pipes of earlier commands are drained; then the oldest is closed."""
 MOST_DIGITS = 20
 """Digits; longer ones take Python before 3.11 a time that grows with their square."""
 LOOK_SECONDS = 0.02
 HOST_SECONDS = 0.05
-"""How often a device is asked whether the host has opened its end."""
+"""How often a device is checked for the host's connection."""
 
 STREAMS = ("stdin", "stdout", "stderr")
 SIZE = {"rows": int, "columns": int}
@@ -76,12 +75,12 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "cancel": {},
     "rollback_notify": {"step_id": int},
 }
-"""What the host asks for: fields and their types; those of bytes are in Base64."""
+"""The host's requests: fields and their types; bytes are in Base64."""
 OPTIONAL: dict[str, Any] = {"env": [], "stdin": False, "terminal": None, "modes": [], "characters": b""}
 
 
 class BadRequestError(Exception):
-    """A request that is none, or cannot be followed, with the code and id to answer it with."""
+    """An invalid request, or one that cannot be carried out, with the code and id for the answer."""
 
     def __init__(self, message: str, code: str = "bad_request", identity: Any = None) -> None:
         super().__init__(message)
@@ -102,7 +101,7 @@ class RequestParser:
         self._is_skipping = False
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any] | BadRequestError]:
-        """What ``data`` completes; in the place of a line that is no request, what is wrong with it."""
+        """The requests that ``data`` completes; an error in the place of an invalid line."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in [*lines, None]:
             length = len(self._rest if line is None else line)
@@ -150,7 +149,7 @@ def _integer(digits: str) -> int:
 
 
 def _field(name: str, fields: Any, expected: Any) -> Any:
-    """A field, by what stands for it in `REQUESTS`."""
+    """A field, checked by its type in `REQUESTS`."""
     if name in OPTIONAL and name not in fields:
         return OPTIONAL[name]
     value = fields.get(name)
@@ -166,7 +165,7 @@ def _field(name: str, fields: Any, expected: Any) -> Any:
 
 
 class OutputPipe:
-    """What a command writes to: the reading end of a pipe, or a terminal."""
+    """The output of a command: the reading end of a pipe, or a terminal."""
 
     def __init__(self, name: str, pipe: Any) -> None:
         self.name = name
@@ -175,10 +174,10 @@ class OutputPipe:
         self.held = 0
         """So much of it the host has not taken yet."""
         self.owed = 0
-        """So many bytes were there when the command ended, and are to be passed on however long that takes."""
+        """The bytes that were there when the command ended: they must be passed on however long that takes."""
 
     def read(self, most: int = PIECE_BYTES) -> bytes:
-        """Some of what is there. At the end, the pipe is closed."""
+        """Some of the available bytes. At the end, the pipe is closed."""
         try:
             data = os.read(self.pipe.fileno(), most)
         except BlockingIOError:
@@ -191,9 +190,9 @@ class OutputPipe:
         return data
 
     def look(self) -> None:
-        """Note what is there."""
+        """Note the number of available bytes."""
         if self.name == "terminal":
-            self.owed = 2 * PIECE_BYTES  # (only a part of it could be counted)
+            self.owed = 2 * PIECE_BYTES  # only a part of it could be counted
         elif not self.pipe.closed:
             self.owed = struct.unpack("i", fcntl.ioctl(self.pipe, termios.FIONREAD, bytes(4)))[0]
 
@@ -205,15 +204,15 @@ class OutputPipe:
 
 
 class InputPipe:
-    """What a command reads from: the writing end of a pipe, or a terminal."""
+    """The input of a command: the writing end of a pipe, or a terminal."""
 
     def __init__(self, name: str, pipe: Any) -> None:
         self.name = name
         self.pipe = pipe
-        """Closed when nothing reads it any more, or nothing more comes."""
+        """Closed when nothing reads it any more, or no more data comes."""
         self.waiting = bytearray()
         self.is_over = False
-        """Nothing comes after what is waiting."""
+        """No data comes after the waiting data."""
         os.set_blocking(pipe.fileno(), False)
 
     def write(self) -> int:
@@ -231,7 +230,7 @@ class InputPipe:
         return written
 
     def close(self) -> None:
-        """Whatever is waiting."""
+        """Close it, even with waiting data."""
         self.waiting.clear()
         self.pipe.close()
 
@@ -257,10 +256,10 @@ def start_process(request: dict[str, Any], streams: list[int], **how: Any) -> An
 
 
 def state_changes(pid: int) -> Iterator[tuple[str, int]]:
-    """What has become of a child since the last question: stopped, continued, ended; and by which signal, or with which
-    exit code. One that has ended is not reaped, so that its number, and that of its group, mean no other.
+    """The changes of a child since the last call: stopped, continued, ended; with the signal or exit code. An ended
+    child is not reaped, so that its number, and that of its group, are not reused.
     """
-    with suppress(ChildProcessError):  # which is told of one that has ended
+    with suppress(ChildProcessError):  # raised for an ended child
         while (found := os.waitid(os.P_PID, pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)) is not None:
             if found.si_code != os.CLD_TRAPPED:
                 yield ("stopped" if found.si_code == os.CLD_STOPPED else "continued"), found.si_status
@@ -284,8 +283,8 @@ def set_foreground(terminal: int, group: int) -> None:
 
 
 def lead_session(link: socket.socket, request: dict[str, Any], streams: list[int], terminal: int) -> None:
-    """In a process of its own: lead a session on the terminal, start the command in it, and tell the shim what becomes
-    of it, until the shim closes the link. Only then is the command reaped.
+    """In a process of its own: lead a session on the terminal, start the command in it, and report its changes to the
+    shim, until the shim closes the link. Only then is the command reaped.
     """
     os.setsid()
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
@@ -295,7 +294,7 @@ def lead_session(link: socket.socket, request: dict[str, Any], streams: list[int
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(2):
         os.dup2(null, descriptor)
-    # (Kept open here, the channel and other commands' pipes would not be seen to close.)
+    # Open here, the channel and other commands' pipes would never appear closed.
     kept = {2, 0, 1, link.fileno(), terminal, woken, wake, *streams}
     for descriptor in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
         with suppress(OSError):
@@ -307,7 +306,7 @@ def lead_session(link: socket.socket, request: dict[str, Any], streams: list[int
             set_foreground(terminal, os.getpid())
 
     try:
-        process = start_process(request, streams, preexec_fn=enter_group)  # (let go of, it would be reaped)
+        process = start_process(request, streams, preexec_fn=enter_group)  # without this reference, it would be reaped
     except BadRequestError as error:
         link.send(json.dumps([error.code, str(error)[:MAX_WORDS]]).encode())
         return
@@ -338,11 +337,11 @@ def lead_session(link: socket.socket, request: dict[str, Any], streams: list[int
             elif not is_over and not asked["foreground"]:
                 set_foreground(terminal, os.getpgrp())
             elif not is_over and os.tcgetpgrp(terminal) == os.getpgrp():
-                set_foreground(terminal, command)  # (else it is a shell, and has given it to a job of its own)
+                set_foreground(terminal, command)  # otherwise it is a shell, which has given it to a job of its own
 
 
 class RunningCommand:
-    """A command that runs, or has ended and still has something in its pipes. The requests about it are its methods."""
+    """A command that runs, or has ended with data still in its pipes. Its methods are the requests about it."""
 
     def __init__(self, request: dict[str, Any], say: Callable[..., None], grace: float, drain: float) -> None:
         """Starts it. Raises `BadRequestError` if that is not possible."""
@@ -429,7 +428,7 @@ class RunningCommand:
             yield from state_changes(self.pid)
         elif self.link.fileno() in ready:
             found, value = self._hear(self.link)
-            if found == "cannot_start":  # nothing tells what becomes of it any more
+            if found == "cannot_start":  # nothing reports its changes any more
                 send_signal(self.pid, signal.SIGKILL, group=True)
                 found, value = "ended", 128 + signal.SIGKILL
             yield found, value
@@ -463,7 +462,7 @@ class RunningCommand:
             self.on_foreground(request)
 
     def on_resize(self, request: dict[str, Any]) -> None:
-        """Its terminal has another size: the kernel tells what has the terminal."""
+        """Its terminal has another size: the kernel notifies the terminal's processes."""
         if "terminal" in self.outputs and not self.outputs["terminal"].pipe.closed:
             set_size(self.outputs["terminal"].pipe, request)
 
@@ -509,14 +508,14 @@ class RunningCommand:
             self._say("input_closed", id=self.id, stream=stream.name)
 
     def pass_output(self, stream: OutputPipe, most: int) -> None:
-        """``most`` bytes of it, or what is there."""
+        """Pass on ``most`` bytes of it, or the available ones."""
         data = stream.read(most)
         if data:
             stream.held += len(data) + PIECE_COST
             self._say("output", id=self.id, stream=stream.name, data=base64.b64encode(data).decode("ascii"))
 
     def follow(self, ready: dict[int, int]) -> bool:
-        """Say what has become of it. Whether it has ended, and all that is to be passed on was read."""
+        """Report its changes. Returns whether it has ended, and all its output was read."""
         for found, value in self.changes(ready) if self.exit_code is None else ():
             if found == "ended":
                 self.exit_code = value
@@ -542,10 +541,10 @@ class RunningCommand:
         return self._kill_at is None or self._was_killed or not group_lives(self.pid)
 
     def seconds(self) -> float | None:
-        """When to `follow` it at the latest, besides when something can be read or a child has changed."""
+        """When to call `follow` at the latest, apart from readable output and changed children."""
         now = time.monotonic()
         if self._drained_at is not None:
-            # (Later than that, there is something to read, or to send before.)
+            # After that, output is readable, or there is data to send first.
             return self._drained_at - now if self._drained_at > now else None
         if self._kill_at is None or self._was_killed:
             return None
@@ -571,7 +570,7 @@ def set_size(terminal: Any, wanted: dict[str, Any]) -> None:
 
 
 def group_lives(group: int) -> bool:
-    """Whether a process of the group runs, or may. (To `os.killpg` those that were not waited for are there too.)"""
+    """Whether a process of the group runs, or may. (`os.killpg` also finds zombies.)"""
     try:
         names = os.listdir("/proc")
     except OSError:
@@ -592,7 +591,7 @@ class Shim:
     """Serves one channel: ``reader`` and ``writer`` are descriptors, or one."""
 
     def __init__(self, reader: int, writer: int, signals: int, grace: float, drain: float) -> None:
-        """From ``signals`` come the numbers of those that this process got."""
+        """``signals`` delivers the numbers of this process's signals."""
         self._reader = reader
         self._writer = writer
         self._signals = signals
@@ -614,7 +613,7 @@ class Shim:
         self._send()
 
     def turn(self) -> None:
-        """Wait until there is something to do, and do it."""
+        """Wait for an event, and handle it."""
         waits = [seconds for each in self._commands.values() if (seconds := each.seconds()) is not None]
         poll = select.poll()
         for descriptor, mask in self._wanted().items():
@@ -638,18 +637,18 @@ class Shim:
             self._receive()
 
     def _wanted(self) -> dict[int, int]:
-        """What to wait for, by descriptor."""
+        """The events to wait for, by descriptor."""
         wanted = {self._signals: select.POLLIN}
         if not self._is_ending and len(self._waiting) < WAITING_BYTES:
             wanted[self._reader] = select.POLLIN
         if not self._is_deaf:
-            # (Without any mask it is told if the host goes.)
+            # An empty mask still reports the host's disconnection.
             wanted[self._writer] = wanted.get(self._writer, 0) | (select.POLLOUT if self._waiting else 0)
         wanted.update((stream.pipe.fileno(), select.POLLIN) for stream in self._left)
         for command in self._commands.values():
             wanted.update((out.pipe.fileno(), select.POLLIN) for out in command.outputs.values() if self._room(out))
             for stream in command.inputs.values():
-                # (Without any mask it is told if a pipe's reader goes; of a terminal, over and over.)
+                # An empty mask still reports that a pipe's reader is gone; for a terminal it would do so endlessly.
                 if not stream.pipe.closed and (stream.waiting or stream.name != "terminal"):
                     wanted[stream.pipe.fileno()] = select.POLLOUT if stream.waiting else 0
             if command.link is not None and command.exit_code is None:
@@ -690,8 +689,8 @@ class Shim:
             self._say("step_started", id=identity)
         elif command is not None:
             getattr(command, "on_" + request["type"])(request)
-        # One that has ended needs nothing. And of a rollback there is nothing to be told here: nothing is cached, and
-        # what the command does about it is between the host and those who gave it the command.
+        # An ended command needs nothing. A rollback needs no message either: nothing is cached here, and the command's
+        # reaction is between the host and its client.
 
     def _follow(self, command: RunningCommand, ready: dict[int, int]) -> None:
         for stream in command.outputs.values():
@@ -706,7 +705,7 @@ class Shim:
         if command.follow(ready):
             del self._commands[command.id]
             command.close()
-            # Who writes to them later neither has to wait nor is ended by it.
+            # Later writers must neither block nor be ended by SIGPIPE.
             left = [stream for stream in command.outputs.values() if not stream.pipe.closed]
             self._left += left
             while len(self._left) > MAX_LEFT:
@@ -742,7 +741,7 @@ def await_host(device: int, signals: int) -> bool:
     poll = select.poll()
     poll.register(device, 0)
     while any(mask & select.POLLHUP for _, mask in poll.poll(0)):
-        if select.select([signals], [], [], HOST_SECONDS)[0]:  # (a device tells of no change here)
+        if select.select([signals], [], [], HOST_SECONDS)[0]:  # a device reports no connection
             return False
     return True
 

@@ -1,14 +1,14 @@
-"""Connects this process's standard streams and terminal with a command at a control channel, so that it goes as if the
-command ran here: what is typed, its output, signals, and the job control of the shell that has started this process.
+"""Connects this process's standard streams and terminal with a command at a control channel, as if the command ran
+here: input, output, signals, and the job control of the shell that has started this process.
 
-Which of the two terminals acts on what is typed: as long as the command has not asked for the terminal, ours does, as
-for any program. Ctrl-C then is a signal to this process, which passes it on, and what others in the same pipeline read
-is left to them. When the command reads from its terminal, or changes its modes, its kernel stops it, as one in the
-background; if this process is in the foreground, ours becomes raw, what is typed goes to the command's terminal, and
-that acts on it. A command whose standard streams are all the terminal is given it at the start.
+Only one of the two terminals interprets input. Until the command uses its terminal, ours does, as for any program.
+Ctrl-C is then a signal to this process, which passes it on, and other programs in the pipeline read their own input.
+When the command reads from its terminal, or changes its modes, its kernel stops it as a background process. If this
+process is in the foreground, our terminal then becomes raw, and the command's terminal interprets the input. A command
+whose standard streams are all the terminal gets it at the start.
 
-When the command has stopped, this process stops as it did; continued, it gives the command the terminal if it has that
-itself again.
+When the command stops, this process stops in the same way; after it is continued, it gives the command the terminal
+when it has that again.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 
 _STANDARD: Final[tuple[StandardStream, ...]] = ("stdin", "stdout", "stderr")
 _TO_GROUP: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP})
-"""What a terminal sends to a whole process group."""
+"""Signals that a terminal sends to a whole process group."""
 _TO_COMMAND: Final = frozenset({signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM})
 _TAKEN: Final = _TO_GROUP | _TO_COMMAND | {signal.SIGCONT, signal.SIGWINCH}
 _ENDING: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
 _STOPPED_BY_TERMINAL: Final = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 _NEEDS_TERMINAL: Final = frozenset({signal.SIGTTIN, signal.SIGTTOU})
 _SETTLE_SECONDS = 0.02
-"""From the command's stop to ours: what it has written before, and a SIGCONT for both, may come a moment later."""
+"""The delay from the command's stop to ours: its earlier output, and a SIGCONT for both, may come a moment later."""
 _READ_BYTES = 1 << 16
 _PIPE_BYTES = select.PIPE_BUF
 """So much can be written to a pipe that `poll` finds ready without waiting."""
@@ -73,12 +73,12 @@ _PIPE_BYTES = select.PIPE_BUF
 def run_at_channel(
     channel: Channel, identity: int, argv: Sequence[bytes], directory: bytes, environment: Mapping[bytes, bytes]
 ) -> int:
-    """Run a command at ``channel`` as if it was a child of this process, until it has ended and its output is written;
-    returns its exit code, as a shell says it. ``environment`` goes besides what the shim has.
+    """Run a command at ``channel`` as if it were a child of this process, until it has ended and its output is written;
+    returns its exit code as a shell would. ``environment`` is added to the shim's.
 
-    Passes on signals if called in a process's first thread. Whatever comes, the terminal has the modes that it had.
-    127 or 126, and a line on standard error, if there is no such program or it cannot be executed. Raises
-    `NotFoundError` (``no_directory``), `UsageError`, `RefusedError` and `ChannelError` as `Channel.execute` does.
+    Passes on signals if called in a process's first thread. The terminal's modes are restored in every case. 127 or
+    126, and a line on standard error, if there is no such program or it cannot be executed. Raises `NotFoundError`
+    (``no_directory``), `UsageError`, `RefusedError` and `ChannelError` as `Channel.execute`.
     """
     with ExitStack() as context:
         terminal = context.enter_context(terminal_) if (terminal_ := _find_terminal()) is not None else None
@@ -106,9 +106,8 @@ def run_at_channel(
 def pass_on_streams(
     command: RemoteCommand, streams: tuple[int, int, int], signals: socket.socket
 ) -> StepCompleted | Failure:
-    """Connect a command that was begun with descriptors other than this process's own, until it has ended and its
-    output is written; what it has ended with. Each byte that comes over ``signals`` is the number of a signal for it.
-    Raises `ChannelError`.
+    """Connect a started command with other descriptors, until it has ended and its output is written; returns its end.
+    Each byte from ``signals`` is the number of a signal for it. Raises `ChannelError`.
     """
     return _Connection(command, None, signals, has_input=True, others=streams).run()
 
@@ -131,7 +130,7 @@ class _Connection:
         self._signals = signals
         self._has_input = has_input
         self._wants_terminal = terminal is not None and terminal.is_given
-        """The command has asked for the terminal: it is to have it whenever we do."""
+        """The command has used the terminal: it gets it whenever we have it."""
         self._reads_terminal = True
         """Ours has not been hung up."""
         self._stop: tuple[int, float] | None = None
@@ -155,11 +154,11 @@ class _Connection:
                 self._stop_as(number)
         while any(sink.pending for sink in self._sinks.values()):
             if _ENDING.intersection(self._turn(is_over=True)):
-                break  # (as if the command was in the middle of writing it)
+                break  # as if the command were still writing it
         return ended
 
     def _turn(self, *, is_over: bool = False) -> list[int]:
-        """Wait until there is something to do, and do it but for the command's replies. The signals that came."""
+        """Wait for events, and handle all but the command's replies. Returns the received signals."""
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         for sink in self._sinks.values():
@@ -169,7 +168,7 @@ class _Connection:
         if not is_over:
             poll.register(self._command, select.POLLIN)
             for descriptor, stream in self._inputs():
-                # (A terminal may be registered for its output.)
+                # A terminal may be registered for its output.
                 sink = self._sinks.get("terminal")
                 is_written = stream == "terminal" and sink is not None and sink.pending
                 poll.register(descriptor, select.POLLIN | (select.POLLOUT if is_written else 0))
@@ -181,7 +180,7 @@ class _Connection:
             if sink.pending and sink.descriptor is not None and ready.get(sink.descriptor, 0) & ~select.POLLIN:
                 self._write(stream, sink, is_over)
         if not is_over:
-            for number in came:  # (before what was typed after it, such as a change of size)
+            for number in came:  # before later input, for example after a change of size
                 self._pass_on(number)
             for descriptor, stream in self._inputs():
                 if ready.get(descriptor, 0) & ~select.POLLOUT:
@@ -189,7 +188,7 @@ class _Connection:
         return came
 
     def _inputs(self) -> list[tuple[int, InputStream]]:
-        """What can be read now, and passed on."""
+        """The inputs that can be read now, and passed on."""
         found: list[tuple[int, InputStream]] = []
         if self._input is not None and self._has_input and self._command.room("stdin"):
             found.append((self._input, "stdin"))
@@ -257,7 +256,7 @@ class _Connection:
         elif number == signal.SIGWINCH:
             self._resize()
         elif number in _TAKEN:
-            # (Without a terminal, nothing in the command's session could stop it by SIGTSTP.)
+            # Without a terminal, SIGTSTP could stop no process in the command's session.
             stops = number == signal.SIGTSTP and self._terminal is None
             self._signal(signal.SIGSTOP if stops else number, group=number in _TO_GROUP)
 
@@ -289,7 +288,7 @@ class _Connection:
         if terminal is not None:
             terminal.restore()
         if number in _STOPPED_BY_TERMINAL and terminal is not None:
-            # (Others in our process group, such as a script that we belong to, are stopped as well.)
+            # Others in our process group, such as the script that runs us, stop as well.
             with _default(number):
                 os.kill(0, number)
         else:
@@ -337,11 +336,11 @@ class _Sink:
 
 
 class _OwnTerminal:
-    """The terminal that this process was started at, opened anew: what does not wait here waits elsewhere as before."""
+    """The terminal of this process, opened anew, so that its modes here do not affect other descriptors."""
 
     def __init__(self, descriptor: int, streams: tuple[StandardStream, ...]) -> None:
         self.streams = streams
-        """Those of our standard streams that are this terminal."""
+        """Our standard streams that are this terminal."""
         self._descriptor = descriptor
         self._modes = termios.tcgetattr(descriptor)
         self.is_raw = False
@@ -376,11 +375,11 @@ class _OwnTerminal:
         return 0, 0
 
     def description(self) -> Terminal:
-        """The one that the command is to have."""
+        """The description of the command's terminal."""
         rows, columns = self.size()
         modes: tuple[int, ...] = ()
         characters = b""
-        if self.is_ours():  # (else a shell may have those for editing its lines)
+        if self.is_ours():  # a shell may have those for editing its lines
             modes = tuple(self._modes[:4])
             characters = b"".join(each if isinstance(each, bytes) else bytes([each]) for each in self._modes[6])
         return Terminal(
@@ -401,7 +400,7 @@ class _OwnTerminal:
             self.is_raw = True
 
     def restore(self) -> None:
-        """The modes that it had before `make_raw`; if it is another's by now, it has what that wants."""
+        """The modes from before `make_raw`; another process's terminal keeps that one's modes."""
         if self.is_raw:
             self.is_raw = False
             if self.is_ours():
@@ -409,7 +408,7 @@ class _OwnTerminal:
                     termios.tcsetattr(self._descriptor, termios.TCSANOW, self._modes)
 
     def for_output(self, data: bytes) -> bytes:
-        """What to write, so that what the command's terminal has put in front of a newline is not put there twice."""
+        """The output with only one carriage return before a newline: the command's terminal has added one already."""
         both = termios.OPOST | termios.ONLCR
         return data if self.is_raw or self._modes[1] & both != both else data.replace(b"\r\n", b"\n")
 
@@ -459,7 +458,7 @@ def _signals() -> Generator[socket.socket]:
         if threading.current_thread() is not threading.main_thread():
             yield awake
             return
-        # (What nohup, or code outside of Python, has set stays so.)
+        # Keep a disposition that nohup, or code outside of Python, has set.
         found = ((number, signal.getsignal(number)) for number in _TAKEN)
         before = {number: handler for number, handler in found if handler not in (signal.SIG_IGN, None)}
         others = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
@@ -475,7 +474,7 @@ def _signals() -> Generator[socket.socket]:
 
 @contextmanager
 def _default(number: int) -> Generator[None]:
-    """Have a signal do what it does by default."""
+    """Use a signal's default disposition."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -487,7 +486,7 @@ def _default(number: int) -> Generator[None]:
 
 
 def _received(signals: socket.socket) -> list[int]:
-    """Those that came until now, each once, in order."""
+    """The signals until now, each once, in order."""
     try:
         return list(dict.fromkeys(signals.recv(4096)))
     except BlockingIOError:

@@ -1,6 +1,6 @@
-"""Where Debian packages come from: what this host's apt is configured with, and what a recipe says in its place.
+"""The sources of Debian packages: those of this host's apt, or a recipe's.
 
-Formats: sources.list(5), both the one of a line each and that of stanzas (deb822).
+Formats: sources.list(5), both one-line and stanzas (deb822).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Source(NamedTuple):
     """
 
     def stanza(self) -> str:
-        """It in apt's own words, in the format of stanzas."""
+        """The source as an apt stanza."""
         fields = {
             "Types": "deb",
             "URIs": self.uri,
@@ -43,14 +43,14 @@ class Source(NamedTuple):
 
 
 def choose_sources(known: Iterable[Source], codename: str, *, suite: str = "", mirror: str = "") -> list[Source]:
-    """What to build from: a distribution's own archive first, then its updates and its security where they are known.
+    """The sources for a build: a distribution's own archive first, then its updates and security if known.
 
-    ``known`` is what the host's apt has, ``codename`` what the host itself is. ``suite`` and ``mirror`` are what was
-    asked for in their place: a mirror is used alone. Raises `NotFoundError` where the host knows none.
+    ``known`` are the sources of the host's apt, ``codename`` the host's own release. ``suite`` and ``mirror`` replace
+    them: a mirror is used alone. Raises `NotFoundError` if the host has no sources.
     """
     known = list(known)
     wanted = suite or codename
-    # (A host that has another release's packages as well has its own first.)
+    # A host that also has another release's packages lists its own first.
     own = next((one for one in known if one.suite == codename and "main" in one.components), None)
     if mirror:
         if not wanted:
@@ -72,7 +72,7 @@ def choose_sources(known: Iterable[Source], codename: str, *, suite: str = "", m
 
 
 def host_codename(os_release: str) -> str:
-    """The release's name in ``/etc/os-release``; empty if it has none."""
+    """The release's name in ``/etc/os-release``; empty without one."""
     for line in os_release.splitlines():
         name, _, value = line.partition("=")
         if name == "VERSION_CODENAME":
@@ -81,7 +81,7 @@ def host_codename(os_release: str) -> str:
 
 
 def read_host_sources(directory: str = "/etc/apt") -> list[Source]:
-    """Every source that apt is configured with there, in apt's order. What cannot be read is left out."""
+    """Every source of apt's configuration there, in apt's order, without unreadable ones."""
     found: list[Source] = []
     for path in _source_files(directory):
         try:
@@ -104,7 +104,7 @@ def _source_files(directory: str) -> Iterator[str]:
 
 
 def parse_lines(text: str) -> Iterator[Source]:
-    """The sources of a file with a line each; what is no such line is passed over."""
+    """The sources of a one-line file; other lines are skipped."""
     for line in text.splitlines():
         match = _LINE.match(line.strip())
         if match is None:
@@ -150,8 +150,8 @@ def _fields(stanza: str) -> Iterator[tuple[str, str]]:
 
 
 def proxies(settings: str) -> dict[str, str]:
-    """The variables that tell programs of the proxies that this host's apt is configured with, from what ``apt-config
-    dump`` says: mmdebstrap starts an apt that does not read the host's configuration.
+    """The proxy variables from the configuration of this host's apt, as printed by ``apt-config dump``: mmdebstrap
+    starts an apt that does not read the host's configuration.
     """
     found = re.findall(r'^Acquire::(https?)::proxy "([^"]+)";', settings, re.MULTILINE | re.IGNORECASE)
     return {f"{kind.lower()}_proxy": url for kind, url in found if url != "DIRECT"}

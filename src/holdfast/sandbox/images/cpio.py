@@ -22,7 +22,7 @@ class Member(NamedTuple):
     mode: int
     """Type and permissions, as in ``st_mode``."""
     content: bytes = b""
-    """What is in a regular file, or the target of a symbolic link."""
+    """The content of a regular file, or the target of a symbolic link."""
 
 
 def directory(name: bytes, mode: int = 0o755) -> Member:

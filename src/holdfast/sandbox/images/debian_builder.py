@@ -1,7 +1,7 @@
-"""What an image is built from Debian's packages: a root file system by mmdebstrap, and the parts of a kernel.
+"""Building an image from Debian's packages: a root file system by mmdebstrap, and the parts of a kernel.
 
-Nothing is installed on this host. Its own lists of packages are neither used nor changed: apt gets directories of its
-own, in the directory in which the image is built.
+It installs nothing on this host, and neither uses nor changes the host's lists of packages: apt gets directories of its
+own, in the directory of the build.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     """Gets a line about what is done now."""
 
 DEFAULT_PACKAGES: Final = ("python3", "git", "ca-certificates", "procps", "iproute2", "sudo")
-"""What every built image has besides Debian's smallest set."""
+"""The packages of every image in addition to Debian's smallest set."""
 KERNELS: Final = ("linux-image-cloud-{architecture}", "linux-image-virtual", "linux-image-{architecture}")
 """The packages of kernels, best first: Debian's for machines, Ubuntu's for them, and Debian's for any hardware."""
 
@@ -50,14 +50,14 @@ _PACK_SECONDS: Final = 3600
 
 
 class Recipe(NamedTuple):
-    """What an image is to be built of. Checked by `check_recipe`."""
+    """The specification of an image. Checked by `check_recipe`."""
 
     suite: str = ""
     """The release, such as Debian's ``bookworm``; empty: this host's."""
     mirror: str = ""
     """Where its packages come from; empty: where this host's apt gets them."""
     packages: tuple[str, ...] = ()
-    """Besides `DEFAULT_PACKAGES`."""
+    """In addition to `DEFAULT_PACKAGES`."""
     commands: tuple[str, ...] = ()
     """For a shell, which runs them as root in the new root file system, once all packages are installed."""
     kernel: str = ""
@@ -65,7 +65,7 @@ class Recipe(NamedTuple):
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Raise `UsageError` for what is none: it becomes part of command lines, and of apt's files."""
+    """Raise `UsageError` for an invalid recipe: its values become parts of command lines, and of apt's files."""
     for package in (*recipe.packages, *((recipe.kernel,) if recipe.kernel else ())):
         if not _PACKAGE.match(package):
             raise UsageError(f"{visible(package)!r} is no name of a Debian package")
@@ -91,7 +91,7 @@ class Kernel(NamedTuple):
     """The path of the file that a machine is started with."""
     initrd: bytes
     modules: tuple[str, ...]
-    """Those that the initrd loads."""
+    """The modules that the initrd loads."""
 
 
 class KernelPackages(NamedTuple):
@@ -101,7 +101,7 @@ class KernelPackages(NamedTuple):
     """Of its packages: that of the kernel itself, and that of its modules where they are apart."""
     version: str
     bytes: int
-    """That are to be fetched."""
+    """The size of the download."""
     boot: str
 
     @property
@@ -111,7 +111,7 @@ class KernelPackages(NamedTuple):
 
 
 class DebianBuilder:
-    """Builds in one directory, which must be there, be empty and be gone afterwards."""
+    """Builds in one directory, which must exist and be empty, and be deleted afterwards."""
 
     def __init__(
         self, work: bytes, recipe: Recipe, progress: Progress, *, tools: Tools, sources: Sequence[Source]
@@ -132,8 +132,8 @@ class DebianBuilder:
     def on_this_host(
         cls, work: bytes, recipe: Recipe, progress: Progress, *, kernel_only: bool = False
     ) -> DebianBuilder:
-        """The builder for ``recipe`` with what this host has. Raises `UnsupportedError`, which names the packages to
-        install, and `NotFoundError` if it is not known where packages come from.
+        """The builder for ``recipe`` with this host's tools. Raises `UnsupportedError`, with the packages to install,
+        and `NotFoundError` if no package sources are known.
         """
         check_recipe(recipe)
         names = ["apt-config", "apt-get", "apt-cache", "dpkg-deb", "busybox"]
@@ -149,13 +149,13 @@ class DebianBuilder:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """What is asked for by name, without what that depends on."""
+        """The requested packages, without their dependencies."""
         return tuple(dict.fromkeys((*DEFAULT_PACKAGES, *self._recipe.packages)))
 
     # -- the kernel -----------------------------------------------------------------------------------------------
 
     def find_kernel(self) -> KernelPackages:
-        """Which kernel there is. Raises `NotFoundError` if there is none, `HoldfastError` if apt fails."""
+        """The available kernel. Raises `NotFoundError` if there is none, `HoldfastError` if apt fails."""
         self._update()
         candidates = [self._recipe.kernel] if self._recipe.kernel else _kernel_names(self._architecture)
         for name in candidates:
@@ -188,9 +188,10 @@ class DebianBuilder:
         )
 
     def _kernel_behind(self, name: str) -> list[str]:
-        """The packages that hold a kernel and its modules; none if there is no package ``name``.
+        """The packages of a kernel and its modules; none if there is no package ``name``.
 
-        One without a version in its name only depends on the newest, and some have their modules in another one.
+        A package without a version in its name only depends on the newest, and some kernels have their modules in
+        another package.
         """
         found: list[str] = []
         waiting = [name]
@@ -237,7 +238,7 @@ class DebianBuilder:
     # -- the root file system -------------------------------------------------------------------------------------
 
     def say_what_is_fetched(self) -> None:
-        """Tell what packages are to be fetched, how many and how large. Raises `HoldfastError` if one is not there."""
+        """Report the packages to download, their number and size. Raises `HoldfastError` if one is not available."""
         self._update()
         empty = self._write(b"no-packages", b"")
         lines = self._apt(
@@ -268,10 +269,10 @@ class DebianBuilder:
             architecture=self._architecture,
             as_root=os.geteuid() == 0,
         )
-        # (As root it works in our directory. In a user namespace it is another user, who cannot get there.)
+        # Root works in our directory. In a user namespace it is another user, who has no access to it.
         environment = {"TMPDIR": os.fsdecode(self._directory(b"tmp"))} if os.geteuid() == 0 else {}
         if os.geteuid() == 0:
-            # What mmdebstrap mounts for commands in the root stays mounted when it is killed: not on this host.
+            # mmdebstrap's mounts for commands in the root stay when it is killed: keep them away from this host.
             arguments = ["unshare", "--mount", "--", self._tools.paths["mmdebstrap"], *arguments[1:]]
         try:
             self._tools.run_contained(
@@ -286,7 +287,7 @@ class DebianBuilder:
         return path
 
     def _follow_mmdebstrap(self, line: str) -> None:
-        """Tell what it does, and what the recipe's commands say."""
+        """Report its progress, and the output of the recipe's commands."""
         kind, _, text = line.partition(": ")
         if kind == "H":
             self._running, self._last_line = text, "it says nothing"
@@ -322,7 +323,7 @@ class DebianBuilder:
             "Dir::State::lists": os.fsdecode(lists),
             "Dir::Cache": os.fsdecode(cache),
             "APT::Architecture": self._architecture,
-            "APT::Sandbox::User": "root",  # (another user could not read this directory)
+            "APT::Sandbox::User": "root",  # another user could not read this directory
             "Acquire::Languages": "none",
         }
         given = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
@@ -383,7 +384,7 @@ def pack_root(archive: bytes, target: bytes, tools: Tools) -> None:
         tools.run(
             [
                 *("mksquashfs", "-", os.fsdecode(target), "-tar", "-noappend", "-no-progress", "-quiet"),
-                # (The root itself it takes from no archive.)
+                # The attributes of the root directory come from no archive.
                 *("-root-mode", "755", "-root-uid", "0", "-root-gid", "0"),
                 *("-comp", "zstd", "-Xcompression-level", "3"),
             ],

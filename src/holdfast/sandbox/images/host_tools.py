@@ -66,9 +66,7 @@ class Tools(NamedTuple):
         output: int = 1 << 20,
         cwd: bytes | None = None,
     ) -> bytes:
-        """Run a program to its end; what it has printed. Raises `HoldfastError` with the last lines of what it said if
-        it fails.
-        """
+        """Run a program to its end; its output. Raises `HoldfastError` with its last lines on failure."""
         try:
             ended = run(
                 [self.paths[words[0]], *words[1:]],
@@ -91,8 +89,8 @@ class Tools(NamedTuple):
         follow: Callable[[str], None],
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Run a program that itself runs commands of the user's; ``follow`` gets each line that it says. Nothing of it
-        lives on. Raises `HoldfastError` as `run`.
+        """Run a program that itself runs the user's commands; ``follow`` receives each line of output. All its
+        processes end with it. Raises `HoldfastError` as `run`.
         """
         rest = bytearray()
 
@@ -119,17 +117,17 @@ def tool_failed(name: str, code: int, why: str, said: bytes) -> HoldfastError:
     """The error for a program that failed: with its own errors, or with the last line that it has said."""
     how = {"time": "took too long", "output": "printed too much", "stopped": "was stopped"}.get(why)
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-    # (So apt, dpkg and mmdebstrap mark them.)
+    # apt, dpkg and mmdebstrap mark errors in this way.
     errors = [line.removeprefix("E: ") for line in lines if line.startswith("E: ")][:_FEW_ERRORS] or lines[-1:]
     reason = "; ".join([how or f"exit {code}", *errors])
     return HoldfastError(f"{name} failed: {reason}", code="image_tool")
 
 
 def find_tools(*names: str, purpose: str = "images are made with", environ: Mapping[str, str] | None = None) -> Tools:
-    """The programs ``names``. Raises `UnsupportedError`, which names the packages to install, if any is missing; it
-    begins with the ``purpose`` of the programs.
+    """The programs ``names``. Raises `UnsupportedError`, which names the packages to install, if any is missing; the
+    message begins with the ``purpose``.
 
-    ``busybox`` is the one that is linked statically: any other is missing, too.
+    ``busybox`` must be statically linked; any other counts as missing.
     """
     environ = os.environ if environ is None else environ
     path = os.pathsep.join((environ.get("PATH", os.defpath), *_BEYOND_PATH))
@@ -144,7 +142,7 @@ def find_tools(*names: str, purpose: str = "images are made with", environ: Mapp
             hint=f"install the package{'' if ' ' not in packages else 's'}: sudo apt install {packages}",
             code="tools_missing",
         )
-    # (In a fixed language, as some of what they say is read; and no question is asked.)
+    # A fixed language, as some output is parsed; and no questions.
     given = {**inherited_environment(environ), "PATH": path, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
     return Tools(found, given)
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from holdfast.sandbox.images.kernel_modules import Module
 
 NEEDED: Final = ("virtio_pci", "virtio_blk", "virtio_console", "squashfs", "overlay", "ext4", "virtio_net")
-"""The modules without which no machine runs."""
+"""The modules that every machine requires."""
 WANTED: Final = ("fuse", "virtiofs", "9p", "9pnet_fd", "virtio_rng", "vmgenid")
-"""Those that a kernel may lack: some have no 9P, and most have some of the others built in."""
+"""Modules that a kernel may lack: some have no 9P, and most have some of the others built in."""
 _INIT: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "init.sh")
 _DIRECTORIES: Final = (b"bin", b"dev", b"lower", b"modules", b"new", b"proc", b"sys", b"upper")
 
@@ -35,9 +35,9 @@ def build_initrd(busybox: bytes, modules: Sequence[Module]) -> bytes:
     ]
     for number, module in enumerate(modules):
         members.append(cpio.file(b"modules/%03d-%s.ko" % (number, os.fsencode(module.name)), module.content))
-    # (Any kernel that has an initrd at all unpacks gzip. Better compression saves no time at boot.)
+    # Every kernel with initrd support unpacks gzip. Better compression saves no time at boot.
     packed = gzip.compress(cpio.encode(members), 6, mtime=0)
-    # What follows is found at multiples of 4; the kernel skips zeros.
+    # The next archive must start at a multiple of 4; the kernel skips zeros.
     return packed + bytes(-len(packed) % 4)
 
 
@@ -48,14 +48,14 @@ def first_program() -> bytes:
 
 
 def init_key() -> str:
-    """What the first program is, and which modules are asked for, as a SHA-256."""
+    """Identifies the first program and the requested modules, as a SHA-256."""
     made_of = hashlib.sha256(hashlib.sha256(first_program()).digest())
     made_of.update(" ".join((*NEEDED, "-", *WANTED)).encode())
     return made_of.hexdigest()
 
 
 def boot_key(busybox: bytes, kernel_packages: str) -> str:
-    """What kernel and initrd are made of, as a SHA-256: those of an image with the same key need not be made again."""
+    """Identifies the parts of kernel and initrd, as a SHA-256: an image with the same key can share another's."""
     made_of = hashlib.sha256(init_key().encode())
     made_of.update(hashlib.sha256(busybox).digest())
     made_of.update(kernel_packages.encode())

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 _MOST_BYTES: Final = 512 << 20
 """No kernel is anywhere near that large once it is unpacked."""
 _LZ4_BLOCK: Final = 8 << 20
-"""What a block of LZ4's legacy frame holds unpacked, but for the last."""
+"""The unpacked size of a block in LZ4's legacy frame, except the last."""
 _PVH_ENTRY: Final = 18
 _PT_NOTE: Final = 4
 _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
 
 
 def bootable(packed: bytes) -> bytes:
-    """What to start a machine with: the ELF file in the bzImage ``packed`` if that boots by PVH, else ``packed``.
+    """The file to start a machine with: the ELF file in the bzImage ``packed`` if that boots by PVH, else ``packed``.
 
-    So is what is no bzImage at all, such as the kernel of another architecture.
+    ``packed`` is also returned if it is no bzImage, such as the kernel of another architecture.
     """
     payload = _payload(packed)
     if payload is None:
@@ -43,7 +43,7 @@ def bootable(packed: bytes) -> bytes:
 
 
 def _payload(packed: bytes) -> bytes | None:
-    """The kernel in a bzImage, compressed; None if there is none."""
+    """The compressed kernel in a bzImage; None without one."""
     if len(packed) < 0x260 or packed[0x202:0x206] != b"HdrS" or int.from_bytes(packed[0x206:0x208], "little") < 0x208:
         return None
     setup = (packed[0x1F1] or 4) + 1
@@ -53,7 +53,7 @@ def _payload(packed: bytes) -> bytes | None:
 
 
 def _unpacked(payload: bytes) -> bytes | None:
-    """What is in it; None if the compression is not known. Behind what was compressed may come its length."""
+    """The unpacked payload; None for an unknown compression. The compressed data may be followed by its length."""
     for magic, unpack in _UNPACKERS:
         if payload.startswith(magic):
             kernel = unpack(payload)
@@ -83,7 +83,7 @@ def _zstd(payload: bytes) -> bytes:
 
 
 class _Block(Protocol):
-    """What is used of lz4, which says nothing of its types."""
+    """The part of lz4 that is used, which has no type annotations."""
 
     def decompress(self, source: bytes, *, uncompressed_size: int) -> bytes: ...
 
@@ -95,7 +95,7 @@ def _lz4() -> _Block:
 
 
 def _lz4_legacy(payload: bytes) -> bytes:
-    """Format: the magic, then blocks, each with its length in front. What is behind the last block is no block."""
+    """Format: the magic, then blocks, each with its length in front. Data after the last block is ignored."""
     unpack = _lz4()
     unpacked = bytearray()
     at = 4
@@ -122,7 +122,7 @@ _UNPACKERS: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
 
 
 def boots_by_pvh(kernel: bytes) -> bool:
-    """True if the ELF file says where it is entered by PVH, which is how QEMU starts an unpacked kernel."""
+    """True if the ELF file has an entry by PVH, which QEMU requires of an unpacked kernel."""
     try:
         return any(kind == _PVH_ENTRY and name == b"Xen\0" for kind, name in _notes(kernel))
     except (struct.error, OverflowError):

@@ -1,7 +1,7 @@
-"""Which modules of a kernel have to be loaded, and in which order, so that some of them can be.
+"""The modules of a kernel to load, and their order, including dependencies.
 
-Modules say themselves what they depend on, in the section ``.modinfo``: no depmod is run, and no list of ours has to
-follow the kernel's changes.
+Modules list their dependencies in the section ``.modinfo``: no depmod is run, and no list of ours must follow the
+kernel's changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_BYTES: Final = 64 << 20
 
 
 class Module(NamedTuple):
-    """A module that is to be loaded."""
+    """A module to load."""
 
     name: str
     """With underscores, as the kernel has it."""
@@ -33,12 +33,12 @@ class Module(NamedTuple):
 
 
 def choose_modules(tree: bytes, needed: Iterable[str], wanted: Iterable[str] = ()) -> list[Module]:
-    """The modules ``needed`` and ``wanted``, with all that they depend on, in the order in which they are to be loaded.
+    """The modules ``needed`` and ``wanted``, with all dependencies, in the order of loading.
 
-    ``tree`` is a kernel's directory of modules (``/lib/modules/RELEASE``). One that is built into the kernel is left
-    out, and so is one of ``wanted`` that this kernel does not have.
+    ``tree`` is a kernel's directory of modules (``/lib/modules/RELEASE``). Built-in modules are left out, and so are
+    those of ``wanted`` that this kernel does not have.
 
-    Raises `UnsupportedError` if the kernel lacks one of ``needed``, and `FormatError` for a module that is damaged.
+    Raises `UnsupportedError` if the kernel lacks one of ``needed``, and `FormatError` for a damaged module.
     """
     return _Choice(tree).load(needed, wanted)
 
@@ -64,13 +64,13 @@ class _Choice:
         return self._chosen
 
     def _visit(self, name: str) -> bool:
-        """Choose a module and what it depends on; False if there is none of this name."""
+        """Choose a module with its dependencies; False if there is none of this name."""
         if name in self._visited or name in self._built_in:
             return True
         path = self._paths.get(name)
         if path is None:
             return False
-        # (Before what it depends on: a circle ends here.)
+        # Before its dependencies, which ends cycles.
         self._visited.add(name)
         content = read_module(path)
         facts = module_facts(content, path)
@@ -86,9 +86,9 @@ class _Choice:
         return True
 
     def _visit_alias(self, name: str) -> None:
-        """Choose what provides something, such as a checksum, that a module asks for by another name than its own.
+        """Choose the provider of a feature, such as a checksum, that a module requests by an alias.
 
-        The generic one of several: the others want a processor that has what they use.
+        The generic one of several: the others require processor features.
         """
         if self._aliases is None:
             self._aliases = {}
@@ -144,19 +144,19 @@ def read_module(path: bytes) -> bytes:
 
 
 class ModuleFacts(NamedTuple):
-    """What a module says of itself. Names are `normal`, but for aliases."""
+    """A module's own facts. Names are `normal`, except aliases."""
 
     depends: tuple[str, ...]
-    """What must have been loaded."""
+    """Modules that must be loaded before it."""
     before: tuple[str, ...]
-    """What is to be loaded before it where that is there: modules, or aliases of such."""
+    """Modules, or their aliases, that must be loaded before it if they exist."""
     aliases: tuple[str, ...]
 
 
 def module_facts(content: bytes, path: bytes = b"a module") -> ModuleFacts:
-    """What the ELF file ``content`` says in its section ``.modinfo``. Raises `FormatError`, naming ``path``.
+    """The facts in the section ``.modinfo`` of the ELF file ``content``. Raises `FormatError` with ``path``.
 
-    Format: ``NAME=VALUE``, each with a NUL behind it, some of the names several times.
+    Format: NUL-terminated ``NAME=VALUE`` pairs; some names occur several times.
     """
     depends: list[str] = []
     before: list[str] = []
@@ -189,7 +189,7 @@ _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 
 
 def elf_section(content: bytes, wanted: bytes, path: bytes) -> bytes:
-    """The content of a section of a 64-bit little-endian ELF file; empty if it has none. Raises `FormatError`."""
+    """The content of a section of a 64-bit little-endian ELF file; empty without one. Raises `FormatError`."""
     try:
         header = _HEADER.unpack_from(content)
         if header[0][:6] != b"\x7fELF\x02\x01":

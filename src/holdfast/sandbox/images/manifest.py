@@ -1,4 +1,4 @@
-"""What is known of an image, as it is kept: docs/formats/image.md."""
+"""The stored facts about an image: docs/formats/image.md."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class ImageManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     architecture: str
     """As Debian says it: ``amd64``."""
     source: str
-    """What the root file system was made of: a suite and a mirror, or ``archive``."""
+    """The source of the root file system: a suite and a mirror, or ``archive``."""
     packages: tuple[str, ...] = ()
     """Of Debian's, that were asked for; none for an archive."""
     commands: tuple[str, ...] = ()
-    """That were run in it."""
+    """The commands that ran in it."""
     python: str
     """The path of its Python, from the root."""
     kernel_release: str
@@ -50,11 +50,11 @@ class ImageManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kernel_package: str
     """``NAME=VERSION``."""
     modules: tuple[str, ...]
-    """Those that the initrd loads, in their order. A kernel without one that is not needed has no such file system."""
+    """The modules that the initrd loads, in order. A kernel without an optional one lacks that file system."""
     boot: str
-    """What kernel and initrd were made of: the same says that they are the same."""
+    """Identifies kernel and initrd: equal keys mean equal files."""
     init: str
-    """What the initrd's first program is, and which modules it asks for."""
+    """Identifies the initrd's first program, and its requested modules."""
     kernel: StoredFile
     initrd: StoredFile
     root: StoredFile
@@ -97,7 +97,7 @@ def encode_manifest(manifest: ImageManifest) -> bytes:
 
 
 def decode_manifest(body: bytes, folder: bytes) -> ImageManifest:
-    """The manifest whose body was read in ``folder``. Raises `FormatError` for what is none."""
+    """The manifest in a body that was read in ``folder``. Raises `FormatError` for an invalid one."""
     try:
         manifest = json_decoder(ImageManifest).decode(body)
     except msgspec.DecodeError as error:
@@ -109,5 +109,5 @@ def decode_manifest(body: bytes, folder: bytes) -> ImageManifest:
 
 
 def image_id(body: bytes) -> str:
-    """What an image is called by whatever its name: the same means the same bytes in every part."""
+    """An image's id, independent of its name: the same id means the same bytes in every part."""
     return hash_bytes(body).hex()

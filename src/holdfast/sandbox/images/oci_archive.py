@@ -1,8 +1,8 @@
-"""A container's image as one archive, made one root file system: by ``docker save``, or in OCI's layout.
+"""Converts an archive of a container's image to one root file system: from ``docker save``, or in OCI's layout.
 
-Everything in it is hostile: every name, length and number is checked, nothing is unpacked to a path that it says, and
-what it holds compressed is unpacked up to a limit. Sources: OCI image specification, image-layout.md and config.md;
-Docker image specification v1.2.
+Everything in it is hostile: every name, length and number is checked, no path in it is used for unpacking, and
+compressed data is unpacked up to a limit. Sources: OCI image specification, image-layout.md and config.md; Docker image
+specification v1.2.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _MAX_DESCRIBED: Final = 2000
 """Manifests and indexes, in all indexes together: one index may be named many times."""
 _FREE_BYTES: Final = 1 << 30
 _MAX_RATIO: Final = 200
-"""What holds more unpacked, for each byte, beyond `_FREE_BYTES`, is a bomb: files of a system shrink to a third."""
+"""A larger ratio of unpacked to packed bytes, beyond `_FREE_BYTES`, is a bomb: system files shrink to a third."""
 _MAX_PACKED_MEMBERS: Final = 2_000_000
 """Of gzip, in all layers together: each takes time, and one that holds nothing has 20 bytes. Archives whose files can
 be fetched one by one have one for each.
 """
 _PIECE: Final = 1 << 20
 _PACKED_PIECE: Final = 1 << 16
-"""What is not unpacked of one is copied for each part of it that is."""
+"""The rest of a packed piece is copied for each part that is unpacked from it."""
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 
@@ -58,7 +58,7 @@ class _Platform(msgspec.Struct, frozen=True):
 
 
 class _Descriptor(msgspec.Struct, frozen=True, rename="camel"):
-    """What refers to a blob."""
+    """A reference to a blob."""
 
     digest: str
     size: int = 0
@@ -104,13 +104,12 @@ class _Layers(NamedTuple):
 
 
 def flatten(path: bytes, target: bytes, *, architecture: str, work: bytes) -> str:
-    """Write the root file system of the container's image in the file ``path`` to the new file ``target``, an archive
-    (tar); the path of its Python.
+    """Write the root file system of the container image in the file ``path`` to the new tar archive ``target``; the
+    path of its Python.
 
-    ``architecture`` is what it has to be made for, ``work`` a directory for files that are of no use afterwards. Raises
-    `NotFoundError` if there is no such file, `FormatError` for what is damaged or no such archive, `EscapeError` for
-    names that lead out of it, `UnsupportedError` if it is made for another architecture or has no Python that is new
-    enough, and `StorageError`.
+    ``architecture`` is the required one, ``work`` a directory for temporary files. Raises `NotFoundError` if there is
+    no such file, `FormatError` if it is damaged or no such archive, `EscapeError` for names that lead out of it,
+    `UnsupportedError` if it is made for another architecture or has no Python that is new enough, and `StorageError`.
     """
     what = display(path)
     try:
@@ -164,7 +163,7 @@ class _Archive:
             if member.kind == "file":
                 self._parts[name] = _Part(member.offset, member.size)
             elif member.kind == "link":
-                # (Older Dockers have a layer that is there twice once, and a link.)
+                # Older versions of Docker store a repeated layer once, and a link to it.
                 links[name] = os.path.normpath(os.path.join(os.path.dirname(name), os.fsdecode(member.target)))
             elif member.kind == "hard link":
                 links[name] = os.path.normpath(os.fsdecode(member.target))
@@ -216,11 +215,11 @@ class _Archive:
             if self._described > _MAX_DESCRIBED:
                 raise FormatError(f"{self._what} has more than {_MAX_DESCRIBED} images and lists of images")
             if one.platform is not None and one.platform.os not in ("", "linux"):
-                continue  # (what was said about how it was built is one of those)
+                continue  # the image's attestation is one of those
             if one.media_type.endswith((".index.v1+json", ".manifest.list.v2+json")):
                 if nested:
                     yield from self._manifests(self._verified_json(one, _Index), architecture, nested - 1)
-            elif _blob(one) in self._parts:  # (of other platforms only the name may be there)
+            elif _blob(one) in self._parts:  # for other platforms only the name may be there
                 yield one, self._verified_json(one, _Manifest)
 
     def _other_architecture(self, found: list[str], architecture: str) -> UnsupportedError:
@@ -290,7 +289,7 @@ class _Budget:
 
 
 def _unpack(archive: IO[bytes], part: _Part, target: IO[bytes], budget: _Budget) -> str:
-    """Write what is in a part of the archive to ``target``; the SHA-256 of that."""
+    """Write the content of a part of the archive to ``target``; its SHA-256."""
     digest = hashlib.sha256()
     for piece in _unpacked(_pieces(archive, part, budget), budget):
         digest.update(piece)
@@ -351,7 +350,7 @@ def _unzstd(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
     import zstandard
 
     class Source:
-        """What is read of pieces."""
+        """A readable stream of pieces."""
 
         def __init__(self) -> None:
             self._rest = first
@@ -363,7 +362,7 @@ def _unzstd(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
             return given
 
     try:
-        # (128 MiB: what zstd itself unpacks unless told otherwise.)
+        # 128 MiB: the largest window that zstd itself unpacks by default.
         unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 27)
         with unpacker.stream_reader(Source(), read_across_frames=True, closefd=False) as stream:  # pyright: ignore[reportArgumentType]
             while piece := stream.read(_PIECE):

@@ -1,7 +1,7 @@
-"""A root file system as it is in archives, laid over each other: nothing is unpacked, so nothing leads anywhere.
+"""A root file system from layered archives: nothing is unpacked, so no path can lead out.
 
-The layers of a container's image are archives, in which some names mean that a lower layer's file is gone. Source:
-OCI image specification, layer.md.
+The layers of a container image are archives, in which some names mark a lower layer's file as deleted. Source: OCI
+image specification, layer.md.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _MAX_LINKS: Final = 40
 _MAX_DEPTH: Final = 400
 _MAX_TIME: Final = (1 << 32) - 1
 _KEPT_XATTRS: Final = (b"user.", b"security.capability")
-"""All others mean something to a file system, or to a policy, that is not there."""
+"""All others have a meaning only for a file system, or a policy, that is missing in the image."""
 _PIECE: Final = 1 << 20
 
 
 class _Inode(NamedTuple):
-    """A file of any kind, whatever its names."""
+    """A file of any type, with any number of names."""
 
     member: TarMember
     layer: int
 
 
 class _Node:
-    """A name, and what is below it."""
+    """A name, and the entries below it."""
 
     __slots__ = ("children", "inode")
 
@@ -97,7 +97,7 @@ class RootTree:
                 gone.append((parts[:-1], parts[-1]))
             else:
                 members.append((parts, member))
-        # (They are about the layers below alone, wherever in the archive they are.)
+        # Marks of deletion concern lower layers only, at every place in the archive.
         for parts, name in gone:
             self._hide(parts, name)
         index = len(self._layers)
@@ -152,7 +152,7 @@ class RootTree:
             directory.children[parts[-1]] = _Node(inode)
 
     def _walk(self, parts: Sequence[bytes], *, create: bool = False) -> _Node | None:
-        """The directory at ``parts``, through links, which lead nowhere but inside; None if there is none."""
+        """The directory at ``parts``, through links, which cannot lead outside; None without one."""
         path = self._resolve(parts, create=create)
         return path[-1] if path is not None and path[-1].is_directory else None
 
@@ -188,12 +188,10 @@ class RootTree:
             path.append(child)
         return path
 
-    # -- what is in it --------------------------------------------------------------------------------------------
+    # -- contents -------------------------------------------------------------------------------------------------
 
     def python(self) -> str:
-        """The path of the Python that a machine starts with. Raises `UnsupportedError` if there is none, or if it is
-        too old.
-        """
+        """The path of the Python that a machine starts with. Raises `UnsupportedError` if it is missing or too old."""
         for directory in PYTHON_DIRECTORIES:
             name, found = self._final(directory + b"/python3")
             if found is None or found.inode is None or found.inode.member.kind != "file":
@@ -213,7 +211,7 @@ class RootTree:
         )
 
     def _final(self, path: bytes) -> tuple[bytes, _Node | None]:
-        """What a path leads to through its last link too, and the name of that."""
+        """The target of a path, including a last link, and its name."""
         nodes = self._resolve(path.split(b"/"))
         if nodes is None or len(nodes) < 2:
             return b"", None
@@ -270,7 +268,7 @@ class RootTree:
 
 
 def _parts(name: bytes, what: str) -> tuple[bytes, ...]:
-    """The components of a member's name, from the root. Raises `EscapeError` if it leads out of that."""
+    """The components of a member's name, from the root. Raises `EscapeError` for a name that leads out."""
     parts = tuple(part for part in name.split(b"/") if part not in (b"", b"."))
     if b".." in parts or b"\0" in name:
         raise EscapeError(f"{what} has a file whose name leads elsewhere: {display(name)}")
@@ -280,7 +278,7 @@ def _parts(name: bytes, what: str) -> tuple[bytes, ...]:
 
 
 def _sane(member: TarMember) -> TarMember:
-    """What any file system takes."""
+    """The member with values that every file system accepts."""
     return member._replace(
         uid=min(member.uid, _MAX_TIME),
         gid=min(member.gid, _MAX_TIME),

@@ -1,9 +1,8 @@
 """The images of a home: found, listed, built, imported and removed.
 
 `docs/formats/image.md` has the layout. An image is a manifest; its files are named by their content and shared. It is
-made in a directory of its own, and is there at once when its manifest is renamed into place. An image
-may be removed or replaced at any moment: what has its files open, such as a machine that has started, keeps them as
-they are.
+made in a directory of its own, and appears when its manifest is renamed into place. An image may be removed or replaced
+at any moment: a process with its files open, such as a running machine, keeps using them.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ class ImageStore:
     # -- looking --------------------------------------------------------------------------------------------------
 
     def find(self, name: str = DEFAULT_NAME) -> Image:
-        """The image called ``name``, all of it: its files have the sizes that its manifest says, and one that was
-        changed since they were put in place is read whole and compared.
+        """The image called ``name``, checked: its files have the sizes in its manifest, and a file that was changed
+        since it was put in place is read completely and compared.
 
         Raises `NotFoundError` if there is none, and `IntegrityError` or `FormatError` if it is damaged.
         """
@@ -114,7 +113,7 @@ class ImageStore:
             noted = os.stat(os.path.join(self._folder(image.name), NOTE.name)).st_mtime_ns
             if about.st_size != file.bytes:
                 raise _damaged(image.name, path, f"has {about.st_size} bytes, not {file.bytes}")
-            # (Reading all of it takes as long as a fork does; what nothing has touched is as it was.)
+            # Reading all of it takes as long as a fork; an untouched file is unchanged.
             if about.st_ctime_ns > noted and _digest(path) != file.sha256:
                 raise _damaged(image.name, path, "is not what its SHA-256 says")
         except FileNotFoundError as error:
@@ -131,11 +130,11 @@ class ImageStore:
     # -- making ---------------------------------------------------------------------------------------------------
 
     def build(self, name: str, recipe: Recipe, progress: Progress) -> Image:
-        """Build an image of Debian's packages, and put it in the place of one of the same name.
+        """Build an image of Debian's packages, which replaces one of the same name.
 
-        Says what it will fetch before it does. When it fails or is killed, the images are what they were. Raises
-        `UsageError` for a recipe that is none, `UnsupportedError` if a program is missing, which names the packages to
-        install, `NotFoundError`, `StorageError`, and `HoldfastError` if a program fails.
+        Reports the downloads before it begins them. After a failure or a kill the images are unchanged. Raises
+        `UsageError` for an invalid recipe, `UnsupportedError` for a missing program, with the packages to install,
+        `NotFoundError`, `StorageError`, and `HoldfastError` if a program fails.
         """
         check_name(name)
         with self._making() as work:
@@ -155,11 +154,11 @@ class ImageStore:
             )
 
     def import_archive(self, name: str, path: bytes, progress: Progress) -> Image:
-        """Make an image of a container's: an archive by ``docker save`` or ``podman save``, or one in the format of OCI
-        (``skopeo copy … oci-archive:FILE``). The kernel is that of an image that is there, or is fetched.
+        """Make an image from a container's: an archive of ``docker save`` or ``podman save``, or one in OCI's format
+        (``skopeo copy … oci-archive:FILE``). The kernel is an existing image's, or is downloaded.
 
-        Raises as `build`, `FormatError` for an archive that is damaged or is none, `EscapeError` for one with paths
-        that lead out of it, and `UnsupportedError` if it has no Python 3.8 or later.
+        Raises as `build`, `FormatError` for an invalid archive, `EscapeError` for paths that lead out of it, and
+        `UnsupportedError` if it has no Python 3.8 or later.
         """
         check_name(name)
         with self._making() as work:
@@ -259,7 +258,7 @@ class ImageStore:
     def remove(self, name: str) -> None:
         """Remove the image called ``name``, damaged or not, and the files that no other has.
 
-        What has opened them goes on with them: a machine that runs is not disturbed. Raises `NotFoundError`.
+        A process that has opened them keeps them: running machines are not affected. Raises `NotFoundError`.
         """
         folder = self._folder(check_name(name))
         with self._changing():
@@ -308,12 +307,12 @@ class ImageStore:
 
     @contextmanager
     def _making(self) -> Generator[bytes]:
-        """An empty directory to make an image in, gone afterwards. Those that were left by a kill are removed."""
+        """An empty directory for making an image, removed afterwards. Those of killed processes are removed first."""
         with self._changing():
             self._sweep()
             work = os.path.join(self._directory, _UNFINISHED + secrets.token_hex(8).encode())
             os.mkdir(work, 0o700)
-            # The lock says that it is in use, until this process ends in whatever way.
+            # The lock marks it as in use, until this process ends in any way.
             fd = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(fd, fcntl.LOCK_EX)
         try:
@@ -343,7 +342,7 @@ class ImageStore:
 
 
 class _Parts(NamedTuple):
-    """What an image is made of."""
+    """The parts of an image."""
 
     kernel: Kernel
     root: bytes
@@ -382,7 +381,7 @@ def _sync(path: bytes) -> None:
 
 
 def _remove_tree(path: bytes) -> None:
-    """Remove what was made in a directory of ours; not while something is mounted in there, which is not ours."""
+    """Remove the contents of a directory of ours; not while it contains a mount, which is not ours."""
     inside = any(mount.point.startswith(path + b"/") for mount in mounts())
     if inside:
         _LOG.warning("%s is left: something is mounted in it", display(path))

@@ -52,7 +52,7 @@ class TarMember(NamedTuple):
     mtime: int
     """Seconds since 1970."""
     size: int
-    """Bytes of content; 0 for what has none."""
+    """Bytes of content; 0 for a type without content."""
     offset: int
     """Where the content begins in the archive's file."""
     target: bytes
@@ -62,10 +62,9 @@ class TarMember(NamedTuple):
 
 
 def read_members(stream: IO[bytes], what: str) -> Iterator[TarMember]:
-    """The members of the archive in the file ``stream``, which can be sought in; their content is not read.
+    """The members of the archive in the seekable file ``stream``; their content is not read.
 
-    It is named ``what`` in messages. Raises `FormatError` for what is damaged, cut short, or not of a kind that a file
-    system has.
+    Messages call it ``what``. Raises `FormatError` for damage, truncation, or a type that no file system has.
     """
     length = stream.seek(0, 2)
     at = 0
@@ -75,7 +74,7 @@ def read_members(stream: IO[bytes], what: str) -> Iterator[TarMember]:
     while True:
         if at + BLOCK > length:
             if at == length:
-                return  # (some writers leave out the end)
+                return  # some writers leave out the end
             raise FormatError(f"{what} is cut short at byte {at}")
         stream.seek(at)
         header = stream.read(BLOCK)
@@ -98,7 +97,7 @@ def read_members(stream: IO[bytes], what: str) -> Iterator[TarMember]:
             if flag == b"x":
                 extended |= _records(data, what, at)
             elif flag == b"g":
-                # (Attributes are a file's own. Of many members, each would have all of them.)
+                # Attributes belong to one file. In a shared header, each of many members would have all of them.
                 records = _records(data, what, at)
                 shared |= {key: value for key, value in records.items() if not key.startswith(_XATTR)}
             else:
@@ -153,7 +152,7 @@ def _member(header: bytes, extended: Mapping[bytes, bytes], size: int, content: 
 def _check_sum(header: bytes, what: str, at: int) -> None:
     said = _number(header[148:156], "checksum", what, at)
     plain = sum(header[:148]) + 8 * 0x20 + sum(header[156:])
-    # (Some old writers took bytes as signed.)
+    # Some old writers treated bytes as signed.
     signed = plain - 256 * sum(byte > 127 for byte in header[:148] + header[156:])
     if said not in (plain, signed):
         raise FormatError(f"{what} is damaged, or no archive (tar): a checksum does not match, at byte {at}")
@@ -168,7 +167,7 @@ def _number(field: bytes, name: str, what: str, at: int) -> int:
     if field[0] & 0x80:
         number = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
         if field[0] == 0xFF:
-            return 0  # (a time before 1970)
+            return 0  # a time before 1970
     else:
         digits = field.strip(b" \0")
         if any(byte not in b"01234567" for byte in digits):
@@ -180,7 +179,7 @@ def _number(field: bytes, name: str, what: str, at: int) -> int:
 
 
 def _decimal(value: bytes, name: str, what: str, at: int) -> int:
-    """Digits of an extended header; of a time, without what is behind the point."""
+    """Digits of an extended header; for a time without the fraction."""
     digits = value.partition(b".")[0]
     if digits.startswith(b"-") and name == "mtime":
         return 0
@@ -208,9 +207,9 @@ def _records(data: bytes, what: str, at: int) -> dict[bytes, bytes]:
 
 
 def header_of(member: TarMember) -> bytes:
-    """What comes before the content of ``member``: its header, and an extended one where that is needed.
+    """The bytes before the content of ``member``: its header, and an extended one if needed.
 
-    The content is followed by zeros up to a multiple of 512, and the archive by 1,024 of them.
+    The content must be followed by zeros up to a multiple of 512, and the archive by 1,024 zeros.
     """
     records: dict[bytes, bytes] = {_XATTR + name: value for name, value in member.xattrs.items()}
     if len(member.name) > 100:

@@ -1,8 +1,8 @@
-"""Whether a machine's instructions are carried out by the processor (KVM) or by emulation.
+"""Chooses between the processor (KVM) and emulation for a machine.
 
-That ``/dev/kvm`` can be opened, and answers, says little: in a nested virtual machine it may do so and hang every
-kernel. So KVM counts where our own kernel has come up under it, once, as far as the first line of its shim. What was
-found is kept in the home, and holds for one boot of the host, one version of QEMU and one image.
+An accessible ``/dev/kvm`` proves little: in a nested virtual machine it may answer and still hang every kernel. So KVM
+is used only after our own kernel has started under it once, up to the first line of its shim. The finding is kept in
+the home, and is valid for one boot of the host, one version of QEMU and one image.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _MEMORY = 256 << 20
 _DEVICE = "/dev/kvm"
 _EMULATED = "virtual machines are emulated here, several times slower: "
 NOTE_NAME = b"accelerator"
-"""Of the file in the home that says what was found."""
+"""The name of the file in the home with the finding."""
 _NOTE = NoteFile(
     NOTE_NAME, b"holdfast accelerator 1 ", "the finding about KVM", 4096, "it is found out again without it"
 )
 
 
 class _Finding(msgspec.Struct, frozen=True):
-    """What was found, and where it holds."""
+    """The finding, and its conditions."""
 
     boot: str
     qemu: str
@@ -67,8 +67,8 @@ def choose_accelerator(
 def known_accelerator(
     home: bytes, image: Image | None, *, device: str = _DEVICE, limit: float = LIMIT_SECONDS
 ) -> Accelerator | None:
-    """What `choose_accelerator` answers without trying anything; None if it would try KVM, which it always does for
-    an ``image`` that is not there yet. Raises as that does.
+    """The answer of `choose_accelerator` without a trial; None if it would try KVM, as always for an ``image`` that
+    does not exist yet. Raises as that does.
     """
     try:
         os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC))
@@ -83,7 +83,7 @@ def known_accelerator(
 
 
 def _here(image: Image) -> _Finding:
-    """What holds now, if KVM is of no use."""
+    """The finding for these conditions, if KVM is unusable."""
     return _Finding(_boot_id(), qemu_version(find_qemu()), image.id, works=False)
 
 
@@ -94,7 +94,7 @@ def _accelerator(found: _Finding, device: str, limit: float) -> Accelerator:
 
 
 def _read(home: bytes) -> _Finding | None:
-    """What was kept; None if that is nothing, or of no use."""
+    """The stored finding; None if it is missing or invalid."""
     try:
         body = _NOTE.read(home)
         return None if body is None else json_decoder(_Finding).decode(body)
@@ -109,7 +109,7 @@ def _boot_id() -> str:
 
 
 def _comes_up(image: Image, limit: float) -> bool:
-    # (The shim speaks first when it is asked for something that it does not know, in every version of the protocol.)
+    # The shim's first message answers an unknown request, in every version of the protocol.
     user = GuestUser("root", 0, 0, b"/root")
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         plan = MachinePlan(image, _MEMORY, 1, BootPlan(user), NoNetwork(), os.fsencode(folder))

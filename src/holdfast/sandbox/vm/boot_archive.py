@@ -1,7 +1,7 @@
-"""The archive that the host appends to an image's first file system at each start: what the guest is told. Pure.
+"""The archive that the host appends to an image's first file system at each start: the guest's settings. Pure.
 
-The kernel unpacks one archive after the other (`holdfast.sandbox.images.cpio`), whatever the first was compressed
-with; the second begins at a multiple of four bytes.
+The kernel unpacks one archive after the other (`holdfast.sandbox.images.cpio`), with any compression of the first; the
+second begins at a multiple of four bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OPTIONS_9P = "trans=tcp,port={port},version=9p2000.L,msize=131072,cache=none,ac
 
 
 def boot_archive(boot: BootPlan, shares: Sequence[Share], network: Network, *, init: bytes, shim: bytes) -> bytes:
-    """What to append. ``init`` and ``shim`` are programs: `holdfast.sandbox.vm.guest_init`, `holdfast.sandbox.shim`."""
+    """The archive. ``init`` and ``shim`` are programs: `holdfast.sandbox.vm.guest_init`, `holdfast.sandbox.shim`."""
     names = [f"files/{number}" for number in range(len(boot.files))]
     plan = {
         "version": VERSION,
@@ -48,7 +48,7 @@ def boot_archive(boot: BootPlan, shares: Sequence[Share], network: Network, *, i
     content = [("plan.json", json.dumps(plan).encode()), ("guest_init.py", init), ("shim.py", shim)]
     content += [(name, file.content) for name, file in zip(names, boot.files, strict=True)]
     folders = [_FOLDER, *([f"{_FOLDER}/files"] if boot.files else [])]
-    # (Shell programs and secrets alike: only root may look in.)
+    # It has programs and secrets: only root may read it.
     return cpio.encode(
         [
             *(cpio.directory(folder.encode()) for folder in folders),
@@ -71,7 +71,7 @@ def _text(path: bytes) -> str:
 
 
 def _mounts(shares: Sequence[Share]) -> list[dict[str, object]]:
-    """What mount(2) is to be given for each, in their order."""
+    """The arguments of mount(2) for each share, in their order."""
     ports = ports_9p(shares)
     return [
         {
@@ -93,7 +93,7 @@ def _mode(network: Network, shares: Sequence[Share]) -> str:
 
 
 def _name_servers(network: Network) -> list[str]:
-    """QEMU's own asks the first that the box knows, wherever that is; those after it the guest asks by themselves."""
+    """The name servers: QEMU's own asks the box's first one, wherever that is; the guest asks the others directly."""
     if isinstance(network, NoNetwork):
         return []
     if not isinstance(network, AllowedConnections):

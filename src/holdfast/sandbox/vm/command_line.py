@@ -1,9 +1,8 @@
 """The command line of QEMU for a machine. Pure.
 
-Everything that is QEMU's own comes to it as an open descriptor: sockets by their numbers, files as ``/proc/self/fd/N``,
-which opens the same file wherever it lies. So the box that QEMU is in need not show it any directory of the user's. But
-what a descriptor is of can be opened so for writing, too: an image, which is shared by machines, is shown in the box by
-its path, and read-only.
+QEMU gets its own files as open descriptors: sockets by their numbers, files as ``/proc/self/fd/N``, which opens the
+same file wherever it is. So QEMU's box need not show any directory of the user. But that path permits opening for
+writing, too: an image, which machines share, is shown in the box by its path, read-only.
 
 Sources: qemu(1); QEMU's docs/specs/vmgenid; docs/interop/vhost-user.
 """
@@ -32,8 +31,8 @@ _SYSTEM_CALLS = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecont
 _KERNEL = "console=ttyS0 quiet panic=-1 audit=0"
 """A guest whose kernel panics reboots at once, and with ``-no-reboot`` QEMU ends then and says so."""
 _EMULATED = "mitigations=off no_timer_check"
-"""What the processor's own speculation could give away, emulation has not: there, the mitigations only take time. And
-on a busy host ticks come too late for the kernel's check of its timer, which panics then.
+"""Emulation has no speculation, so mitigations only take time. On a busy host ticks come too late for the kernel's
+check of its timer, which then panics.
 """
 
 
@@ -74,8 +73,8 @@ def check(plan: MachinePlan) -> None:
 def arguments(
     program: bytes, plan: MachinePlan, accelerator: Accelerator, given: Descriptors, *, restored: bool = False
 ) -> list[bytes]:
-    """What to execute. The plan must have passed `check`, and its image's paths lead through no link. ``restored``: the
-    memory has a snapshot's content, and QEMU waits for the state of the devices, those of shares apart.
+    """The command line. The plan must have passed `check`, and its image's paths have no links. ``restored``: the
+    memory has a snapshot's content, and QEMU waits for the state of the devices, except shares.
     """
     emulated = accelerator.kind == "tcg"
     words = [
@@ -97,7 +96,7 @@ def arguments(
         "-device", "virtio-blk-pci,drive=root,serial=root",
     ]  # fmt: skip
     if given.disk is not None:
-        # (What the guest's file system gives up is given up in the file, too.)
+        # Blocks that the guest's file system frees are freed in the file, too.
         words += [
             "-blockdev", f"driver=file,node-name=disk-file,filename={_path(given.disk)},discard=unmap",
             "-blockdev", "driver=qcow2,node-name=disk,file=disk-file,discard=unmap",
@@ -111,7 +110,7 @@ def arguments(
             words += _socket(name, given.shares[number])
             forwarded += f",guestfwd=tcp:{ADDRESS_9P}:{ports[share.tag]}-chardev:{name}"
             continue
-        # (Each in a slot of its own, from which it can be unplugged.)
+        # Each in a slot of its own, from which it can be unplugged.
         slot = f"slot-{number}"
         words += ["-device", f"pcie-root-port,id={slot},chassis={number + 1},slot={number + 1}"]
         if not restored:
@@ -120,7 +119,7 @@ def arguments(
     without_network = isinstance(plan.network, NoNetwork)
     if forwarded or not without_network:
         restricted = ",restrict=on" if without_network else ""
-        # (Without an option ROM: nothing is booted from the network.)
+        # Without an option ROM, as nothing boots from the network.
         words += [
             "-netdev", f"user,id=net,ipv6=off{restricted}{forwarded}",
             "-device", "virtio-net-pci,netdev=net,romfile=",
@@ -131,7 +130,7 @@ def arguments(
 
 
 def share_name(number: int) -> str:
-    """What QEMU calls the device of a share, and its socket."""
+    """QEMU's name for the device of a share, and its socket."""
     return f"share-{number}"
 
 
@@ -144,7 +143,7 @@ def share_device(number: int, share: Share) -> dict[str, object]:
 
 
 def _value(path: bytes) -> str:
-    """A path in an option: a comma is none that ends it if there are two."""
+    """A path in an option, with doubled commas, since a single one would end it."""
     return os.fsdecode(path).replace(",", ",,")
 
 

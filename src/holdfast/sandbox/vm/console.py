@@ -1,4 +1,4 @@
-"""What a guest writes to its console: kept in bounded memory and a bounded file, and harmless when it is shown."""
+"""A guest's console output: kept in bounded memory and a bounded file, and harmless when it is shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TAIL_BYTES = 1 << 16
 FILE_BYTES = 1 << 20
 """When the log has become so long, it is put aside as ``console.log.old``, and a new one begun."""
 _SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
-"""What terminals take as commands (ECMA-48): control sequences, strings with their end, other escapes."""
+"""Terminal commands (ECMA-48): control sequences, strings with their end, other escapes."""
 _MOST_LINE = 500
 
 
@@ -31,7 +31,7 @@ class Console:
         self._size = 0
 
     def add(self, data: bytes) -> None:
-        """Take what comes next."""
+        """Add the next bytes."""
         self._tail += data
         if len(self._tail) > 2 * TAIL_BYTES:
             del self._tail[:-TAIL_BYTES]
@@ -42,21 +42,21 @@ class Console:
                 self._begin()
             self._size += os.write(self._fd, data)
         except OSError:
-            pass  # (a full disk ends no machine; the tail is kept)
+            pass  # a full disk ends no machine; the last output is kept in memory
 
     def tail(self, lines: int = 20) -> str:
         """The last lines, without what a terminal would take as a command."""
         return "\n".join(harmless_lines(bytes(self._tail[-TAIL_BYTES:]))[-lines:])
 
     def close(self) -> None:
-        """Let go of the file. What was written can still be asked for."""
+        """Release the file. The last output stays available."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def harmless_lines(data: bytes) -> list[str]:
-    """The lines in which there is something to read, of printable characters alone."""
+    """The non-empty lines, of printable characters alone."""
     text = _SEQUENCES.sub("", data.decode("utf-8", "replace"))
     lines = ("".join(c if c.isprintable() else " " for c in line).strip() for line in re.split(r"[\r\n]+", text))
     return [line[:_MOST_LINE] for line in lines if line]

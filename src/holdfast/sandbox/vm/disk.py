@@ -80,7 +80,7 @@ def open_disk(path: bytes) -> int:
             raise StorageError(f"cannot open {display(path)}: {error.strerror}") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # (What was opened may have been replaced before it was locked.)
+            # The opened file may have been replaced before it was locked.
             if os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False)):
                 return fd
             os.close(fd)
@@ -110,7 +110,7 @@ def _create(path: bytes, size: int) -> None:
                 os.unlink(name)
             os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         os.truncate(raw, size)
-        # (The tables of inodes count as initialized, and are holes: the guest does not fill them in the background.)
+        # The tables of inodes count as initialized, and are holes: the guest does not fill them in the background.
         options = "lazy_itable_init=0,root_owner=0:0"
         _run([mke2fs, "-q", "-F", "-t", "ext4", "-m", "0", "-L", _LABEL, "-E", options, raw])
         _run([qemu_img, "convert", "-q", "-f", "raw", "-O", "qcow2", raw, new])

@@ -1,10 +1,10 @@
-"""The first process of a guest: prepares what the host's plan says, runs the shim, and powers off when that has ended.
+"""The first process of a guest: it carries out the host's plan, runs the shim, and powers off after its end.
 
-A program of its own: one file, the standard library of Python 3.8 or later and nothing of Holdfast, as it is run in
+A program of its own: one file, with the standard library of Python 3.8 or later and nothing of Holdfast, as it runs in
 the guest. The image's first file system has made the root, a ``tmpfs`` at ``/run`` and the directory ``/run/holdfast``
 with this program, the shim and ``plan.json`` (`holdfast.sandbox.vm.boot_archive`), and then becomes this process.
 
-What fails here is said on the console in a line that begins with ``holdfast:``, and powers the machine off.
+A failure here prints a line that begins with ``holdfast:`` on the console, and powers the machine off.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 import termios
 import time
 
-TYPE_CHECKING = False  # (`typing` takes a while to load in an emulated guest)
+TYPE_CHECKING = False  # `typing` loads slowly in an emulated guest
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
@@ -41,7 +41,7 @@ TIME_QUESTION = b"holdfast: what time is it?"
 TIME_SECONDS = 5.0
 PORT_SECONDS = 10.0
 GRACE_SECONDS = 1.0
-"""From SIGTERM to SIGKILL, for what is left when the shim has ended."""
+"""From SIGTERM to SIGKILL, for processes that remain after the shim's end."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MNT_DETACH = 2
@@ -107,7 +107,7 @@ def prepare(plan: Plan) -> None:
     make_directories(home, home, user["uid"], user["gid"])
     for each in plan["files"]:
         place_file(each, home, user["uid"], user["gid"])
-    os.unlink(FOLDER + "/plan.json")  # (it has the environment, and secrets may be in that)
+    os.unlink(FOLDER + "/plan.json")  # its environment may have secrets
 
 
 def say(text: str) -> None:
@@ -157,7 +157,7 @@ def make_directories(path: bytes, home: bytes, uid: int, gid: int) -> None:
 
 
 def place_file(each: Plan, home: bytes, uid: int, gid: int) -> None:
-    """Put a file of the plan in place, whatever was there."""
+    """Write a file of the plan, whatever was there."""
     path = text_path(each["path"])
     make_directories(os.path.dirname(path), home, uid, gid)
     source = os.path.join(FOLDER, each["source"])
@@ -184,7 +184,7 @@ def write_file(path: str | bytes, content: bytes, mode: int = 0o644, uid: int = 
 
 
 def read_text(path: str) -> str:
-    """What a file says; nothing if it is not there."""
+    """The text of a file; empty if it is missing."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
@@ -196,8 +196,8 @@ def read_text(path: str) -> str:
 
 
 def set_clock(path: str = "/dev/console") -> None:
-    """Set the clock as the host's, which answers at the console. (The one that the machine begins with has whole
-    seconds, and files of the host's that are newer than now make programs such as ``make`` doubt.)
+    """Set the clock to the host's, which answers at the console. (The machine's own clock has whole seconds, and files
+    of the host with a time in the future confuse programs such as ``make``.)
     """
     console = os.open(path, os.O_RDWR | os.O_NOCTTY)
     try:
@@ -234,8 +234,8 @@ def hosts(text: str, name: str) -> str:
 
 
 def set_network(network: Plan) -> None:
-    """The loopback interface, and the one that QEMU has made, with a fixed address. (Where it is for the shares alone,
-    nothing leads further.)
+    """Set up the loopback interface, and QEMU's with a fixed address. (If it is for the shares alone, it leads nowhere
+    else.)
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         set_up(any_socket, "lo")
@@ -293,7 +293,7 @@ def accounts(passwd: str, group: str, user: Plan, home: str) -> tuple[str, str]:
     if not known:
         if any(line[0] == name for line in lines):
             name += "-" + uid
-        # (No password matches. An ``x`` would have it looked up elsewhere, where it is not.)
+        # No password matches. An ``x`` would refer to another file, which does not have it.
         lines.append([name, "*", uid, gid, "", home, "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"])
     if not any(line[2:3] == [gid] for line in groups):
         group_name = name if all(line[0] != name for line in groups) else name + "-" + gid
@@ -368,7 +368,7 @@ class Watcher:
         asked = b""
         while True:
             ready = dict(self.waiting.poll())
-            # (The ends first: who asks is told by then that a number has become another's.)
+            # Ended processes first: a client then knows that their numbers may be reused.
             for pidfd in self.tops.keys() & ready.keys():
                 self.waiting.unregister(pidfd)
                 os.close(pidfd)
@@ -399,7 +399,7 @@ class Watcher:
         top = line[-3]
         try:
             if top not in self.tops.values():
-                pidfd = _libc.syscall(PIDFD_OPEN, top, 0)  # (`os.pidfd_open` came with Python 3.9)
+                pidfd = _libc.syscall(PIDFD_OPEN, top, 0)  # `os.pidfd_open` came with Python 3.9
                 if pidfd < 0:
                     raise OSError(ctypes.get_errno(), "pidfd_open")
                 self.tops[pidfd] = top
@@ -408,7 +408,7 @@ class Watcher:
                 words = file.read(MOST_WORDS * MOST_WORD_BYTES).split(b"\0")[:-1][:MOST_WORDS]
             directory = os.readlink(b"/proc/%d/cwd" % top)
         except OSError:
-            return {"pid": pid}  # it has ended, and what it has left is no command's
+            return {"pid": pid}  # it has ended, and its children belong to no command
         texts = [binascii.b2a_base64(word[:MOST_WORD_BYTES], newline=False).decode() for word in (*words, directory)]
         return {"pid": pid, "top": top, "words": texts[:-1], "directory": texts[-1]}
 
@@ -423,12 +423,12 @@ def parent_of(pid: int) -> int:
 
 
 def become_shim(environment: dict[str, str]) -> None:
-    """Run the shim in this process: an interpreter of its own would take half a second to start in an emulated guest,
-    and load again what is loaded.
+    """Run the shim in this process: a new interpreter would take half a second to start in an emulated guest, and load
+    the same modules again.
     """
     os.environ.clear()
     os.environ.update(environment)
-    # (A process that has changed its user may not look at itself in ``/proc``, unless it says so or executes another.)
+    # A process that has changed its user may not read its own ``/proc`` entries, unless it permits it or calls exec.
     _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
     _libc.prctl(PR_SET_NAME, b"shim", 0, 0, 0)
     path = FOLDER + "/shim.py"
@@ -459,7 +459,7 @@ def open_port(wanted: str) -> int:
     port = os.open(found, os.O_RDWR | os.O_NOCTTY)
     poll = select.poll()
     poll.register(port, select.POLLOUT)
-    # (Until the kernel has heard that the host is there, the port can be read to its end.)
+    # Until the kernel knows that the host is connected, the port reads as ended.
     while any(events & select.POLLHUP for _, events in poll.poll(1000)):
         if time.monotonic() > until:
             raise OSError(errno.ENOTCONN, f"the host is not at the port {wanted}")
@@ -479,13 +479,13 @@ def power_off(mounts: Sequence[bytes]) -> NoReturn:
     """End all processes, let nothing unwritten behind, and switch the machine off."""
     try:
         end_processes()
-        # (The guest's own file systems first: what serves the others may be gone, and they wait for it.)
+        # The guest's own file systems first: the server of the others may be gone, and syncing them would wait for it.
         fd = os.open("/", os.O_RDONLY)
         _libc.syncfs(fd)
         for path in reversed(mounts):
             _libc.umount2(path, MNT_DETACH)
         with open("/proc/sysrq-trigger", "w") as file:
-            file.write("u")  # (what cannot be unmounted becomes read-only, with its journal in order)
+            file.write("u")  # file systems that cannot be unmounted become read-only, with a clean journal
     except OSError as error:
         say(str(error))
     finally:

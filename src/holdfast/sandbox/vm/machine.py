@@ -1,11 +1,11 @@
 """A running virtual machine: QEMU as a child of this process, in a box of namespaces.
 
-QEMU is not trusted with anything of the user's: what a guest makes of it by an error in an emulated device has no
-privileges, sees the system's programs and libraries and its image alone, read-only, and has the network that the plan
-says. All else that it works with comes to it as open descriptors. It ends with this process, also if that is killed.
+QEMU is not trusted: a guest that takes it over by a bug in an emulated device has no privileges, sees only the system's
+programs and libraries and its image, read-only, and has only the plan's network. QEMU gets all other files as open
+descriptors. It ends with this process, even if that is killed.
 
-Threads: the methods may be called by any. One thread belongs to each machine, takes in what QEMU and the console say,
-and has started QEMU: bubblewrap ends its box when the thread that started it does.
+Any thread may call the methods. Each machine has a thread that reads from QEMU and the console, and has started QEMU:
+bubblewrap ends its box with the thread that started it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _SYSTEM = (
     b"usr", b"bin", b"sbin", b"lib", b"lib32", b"lib64", b"libx32", b"etc", b"nix", b"gnu", b"dev", b"proc", b"sys",
 )  # fmt: skip
-"""Of what lies in ``/``: where programs and libraries are, and what the box has of its own."""
+"""Entries of ``/``: the directories of programs and libraries, and those that the box has of its own."""
 _KVM = b"/dev/kvm"
 _STOP_SECONDS = 10.0
 _QUIT_SECONDS = 2.0
@@ -169,7 +169,7 @@ class Machine:
     ) -> None:
         self.stop()
 
-    # -- what it is ----------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     @property
     def pid(self) -> int:
@@ -177,11 +177,11 @@ class Machine:
         return self._child.pid
 
     def fileno(self) -> int:
-        """A descriptor of that child (pidfd_open(2)): it can be read when the machine has ended."""
+        """A descriptor of that child (pidfd_open(2)): readable when the machine has ended."""
         return self._pidfd
 
     def exit_code(self) -> int | None:
-        """What QEMU has ended with; 128 and more, or less than 0, if it was killed. None: it runs."""
+        """QEMU's exit code; 128 and more, or less than 0, if it was killed. None: it runs."""
         return self._child.poll()
 
     def wait(self, seconds: float) -> bool:
@@ -196,14 +196,14 @@ class Machine:
         return True
 
     def memory_in_use(self) -> int:
-        """Bytes of the host's memory that it takes: what the guest has touched of its own, and QEMU besides."""
+        """Its use of the host's memory in bytes: the guest's touched memory, and QEMU's own."""
         return memory_of_tree(self.pid)
 
     def console_tail(self, lines: int = 20) -> str:
         """The last lines of the console, of printable characters alone."""
         return self._console.tail(lines)
 
-    # -- what it is told -----------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     @property
     def monitor(self) -> Monitor:
@@ -227,7 +227,7 @@ class Machine:
         name = command_line.share_name(number)
         self._monitor.execute("device_del", {"id": name})
         until = time.monotonic() + _PLUG_SECONDS
-        # (The socket is in use for as long as the device is there.)
+        # The socket is in use while the device exists.
         while True:
             try:
                 self._monitor.execute("chardev-remove", {"id": name})
@@ -264,10 +264,10 @@ class Machine:
         self.plugged.add(number)
 
     def stop(self, seconds: float = _STOP_SECONDS) -> None:
-        """End the machine, in order if that does not take longer than ``seconds``: the guest ends its processes, writes
-        what is unwritten and powers off when its control channel closes. Then QEMU is told to quit, and killed at last.
+        """End the machine, cleanly if possible within ``seconds``: when its control channel closes, the guest ends its
+        processes, writes unwritten data and powers off. After that QEMU gets a request to quit, and is killed at last.
 
-        Nothing of it is left when this returns. May be called again.
+        When this returns, all its processes have ended. Idempotent.
         """
         if self._closing is None:
             return
@@ -286,11 +286,11 @@ class Machine:
         closing.close()
 
     def failure(self, *, answered: bool = False) -> MachineError:
-        """Why the machine is of no use: for a caller that waits for it in vain, or whose control channel has ended.
-        ``answered``: it had come up before.
+        """Why the machine is unusable: for a caller that waits for it in vain, or whose control channel has ended.
+        ``answered``: it had started before.
 
-        The code is ``vm_not_started`` (it did not come up), ``vm_hung`` (it did, runs and does not answer),
-        ``vm_crashed`` (QEMU or the guest's kernel failed, or the guest ended by itself) or ``vm_killed``.
+        The code is ``vm_not_started`` (it did not start), ``vm_hung`` (it runs and does not answer), ``vm_crashed``
+        (QEMU or the guest's kernel failed, or the guest ended by itself) or ``vm_killed``.
         """
         code, what = self._diagnosis(answered)
         lines = self.console_tail().split("\n")
@@ -357,7 +357,7 @@ class Machine:
         return bool(data)
 
     def _hear_out(self) -> None:
-        """Take in what an ended QEMU has left in its sockets. (Of one that lives, no more than its sockets hold.)"""
+        """Read the rest from an ended QEMU's sockets. (From a living one, no more than the sockets hold.)"""
         until = time.monotonic() + _DRAIN_SECONDS
         for fd, take in self._sources.items():
             while self._take(fd, take) and time.monotonic() < until:
@@ -368,7 +368,7 @@ class Machine:
         self._console.add(data)
         said = self._asked + data
         if TIME_QUESTION in said:
-            with suppress(OSError):  # (one that takes no answer gets none)
+            with suppress(OSError):  # a closed port gets no answer
                 self._console_socket.send(b"%.6f\n" % time.time())
         self._asked = said[-len(TIME_QUESTION) + 1 :]
 
@@ -384,7 +384,7 @@ class Machine:
 
 
 def _open_files(plan: MachinePlan, closing: ExitStack) -> tuple[int, int, int | None]:
-    """Memory, first file system and disk. What QEMU opens by its path can be opened."""
+    """Memory, first file system and disk, and the check that QEMU can open its files by path."""
 
     def closed_later(fd: int) -> int:
         closing.callback(os.close, fd)
@@ -392,7 +392,7 @@ def _open_files(plan: MachinePlan, closing: ExitStack) -> tuple[int, int, int | 
 
     ram = closed_later(os.memfd_create("holdfast-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.truncate(ram, plan.memory)
-    # (Else QEMU could cut it short under what has mapped it to serve directories.)
+    # Otherwise QEMU could truncate it under the processes that have mapped it to serve directories.
     fcntl.fcntl(ram, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
     for path in (plan.image.kernel, plan.image.root):
         os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
@@ -420,7 +420,7 @@ def _initrd(plan: MachinePlan) -> bytes:
 def _policy(image: Image, network: Network, *, with_kvm: bool) -> SandboxPolicy:
     """The box of QEMU."""
     tops = tuple(b"/" + name for name in sorted(os.listdir(b"/")) if name not in _SYSTEM)
-    # (As root, QEMU could read what a user could not.)
+    # As root, QEMU could read files that a user could not.
     secret = tuple(path for pattern in OF_THE_SYSTEM for path in map(os.fsencode, glob.glob(pattern)))
     files = FileAccess(
         None, hidden=(*tops, *secret), lent=(image.kernel, image.root), devices=(_KVM,) if with_kvm else ()
@@ -438,9 +438,7 @@ def _signal_name(number: int) -> str:
 
 
 def first_line(machine: Machine, seconds: float) -> bytes:
-    """The first line that the guest writes to its control port, within so many seconds: for trying whether one comes.
-    Raises `MachineError`.
-    """
+    """The guest's first line on its control port, within ``seconds``, as a trial. Raises `MachineError`."""
     until = time.monotonic() + seconds
     line = bytearray()
     waiting = select.poll()

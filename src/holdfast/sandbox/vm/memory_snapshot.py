@@ -1,4 +1,4 @@
-"""A running machine with its memory, kept in a directory; and machines that go on from there, as many as wanted.
+"""A snapshot of a running machine with its memory, in a directory; any number of machines can continue from it.
 
 | file | |
 | --- | --- |
@@ -7,14 +7,14 @@
 | ``disk`` | the disk, if the machine has one; it shares blocks with the machine's where the file system can |
 | ``facts`` | what a machine must be to go on from here. Written last: without it there is no snapshot |
 
-The guest is paused while that is copied, but for the last. Its memory is a file that QEMU has mapped, so QEMU need not
-send it through a stream (``x-ignore-shared``), and no page is looked at that the guest has not touched.
+The guest is paused while these are copied, except the last. Its memory is a file that QEMU has mapped, so QEMU need not
+stream it (``x-ignore-shared``), and pages that the guest has not touched are not read.
 
-The state belongs to one QEMU with the same devices and processor, so other ones are refused: the caller starts such a
-machine anew, from its disk. Secrets in the guest's memory are in the snapshot (mode 0600 in a directory with 0700).
+The state requires a QEMU with the same devices and processor, so others are refused: the caller starts such a machine
+anew, from its disk. Secrets in the guest's memory are in the snapshot (mode 0600 in a directory with 0700).
 
-Every machine that goes on from a snapshot has the same random numbers ahead of it, and the clock of the moment when it
-was taken: the caller sets both by commands before it lets the guest do anything else.
+Every machine that continues from a snapshot would get the same random numbers, and has the clock of the snapshot: the
+caller sets both by commands before any other work of the guest.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FD = "state"
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """What must be the same. The fields' names are shown to people."""
+    """The values that must be equal. The fields' names are shown to people."""
 
     qemu: str
     accelerator: str
@@ -93,19 +93,19 @@ def take_snapshot(machine: Machine, folder: bytes) -> None:
 
 
 def restore_machine(folder: bytes, plan: MachinePlan, accelerator: Accelerator) -> Machine:
-    """Start a machine that goes on where the one in ``folder`` was. What the plan has to boot does nothing, and its
+    """Start a machine that continues from the snapshot in ``folder``. The plan's boot settings have no effect, and its
     shares are not plugged in yet.
 
-    The plan's disk, if it has one, is made as a copy of the snapshot's, and must not be there yet. Raises
-    `NotFoundError`, `FormatError` for a damaged snapshot, `RefusedError` with the code ``vm_differs`` naming what is
-    different, and as `take_snapshot` and `Machine.start`.
+    The plan's disk, if it has one, is made as a copy of the snapshot's, and must not exist yet. Raises `NotFoundError`,
+    `FormatError` for a damaged snapshot, `RefusedError` with the code ``vm_differs`` with the differences, and as
+    `take_snapshot` and `Machine.start`.
     """
     _require_same(_read(folder), _facts(plan, accelerator))
     if plan.disk is not None:
         _copy_file(os.path.join(folder, b"disk"), plan.disk)
     machine = Machine.start(plan, accelerator, restored=True)
     try:
-        # (QEMU takes as long to begin, and does not touch the memory before it has the state.)
+        # QEMU takes as long to start, and does not touch the memory before it has the state.
         _fill_memory(machine, os.path.join(folder, b"memory"))
         monitor = machine.monitor
         with open(os.path.join(folder, b"state"), "rb") as state:
@@ -144,7 +144,7 @@ def _write(machine: Machine, folder: bytes) -> None:
         monitor.execute("getfd", {"fdname": _FD}, fd=files[b"state"])
         machine.pause()
         try:
-            # (Paused, QEMU has written to the disk's file all that the guest has written to the disk.)
+            # A paused QEMU has written all of the guest's writes to the disk's file.
             monitor.execute("migrate", {"uri": f"fd:{_FD}"})
             _wait_for_state(monitor)
             copy_content(machine.memory, files[b"memory"])

@@ -40,7 +40,7 @@ def require_library() -> None:
         ) from error
     import logging
 
-    # (What it logs, it raises as well; with no handler at all, Python would print it.)
+    # Its log records are also raised; without any handler, Python would print them.
     logger = logging.getLogger("qemu.qmp")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
@@ -62,7 +62,7 @@ class EventLoopThread:
             self.loop.close()
 
     def call(self, function: Callable[[], Any], seconds: float | None = None) -> Any:
-        """Call it on the thread, and return or raise what it does."""
+        """Call it on the thread, and return or raise its result."""
         done: Future[Any] = Future()
 
         def run() -> None:
@@ -115,14 +115,14 @@ class Monitor:
         def note(event: Message) -> bool:
             data = cast("dict[str, object]", event.get("data", {}))
             self.shutdown_reason = str(data.get("reason", ""))
-            return False  # (it need not be kept for a task that asks for it)
+            return False  # a pending future need not be kept
 
         try:
             client = QMPClient("holdfast")
             client.register_listener(EventListener(names="SHUTDOWN", event_filter=note))
             await client.connect(connection)
         except BaseException as error:
-            # (The first command says so.)
+            # The first command raises it.
             self._connected.set_exception(ConnectionError(str(error) or type(error).__name__))
             connection.close()
             if isinstance(error, Exception):
@@ -150,7 +150,7 @@ class Monitor:
             _LOG.debug("the end of a machine's monitor: %s", error)
 
     def execute(self, command: str, arguments: dict[str, object] | None = None, *, fd: int | None = None) -> Any:
-        """Have QEMU do something, and return what it says. With ``fd``, a descriptor goes along.
+        """Execute a command of QEMU, and return the answer. With ``fd``, a descriptor is sent along.
 
         Raises `ChannelError` if QEMU refuses, does not answer or has ended.
         """

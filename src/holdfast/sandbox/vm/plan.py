@@ -1,4 +1,4 @@
-"""What a virtual machine is to be: values. Pure."""
+"""The specification of a virtual machine: values. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 CONTROL_PORT = "holdfast.control"
 """The virtio-serial port that the shim in the guest speaks at."""
 PROCESSES_PORT = "holdfast.processes"
-"""That at which the guest says which command a process belongs to."""
+"""The port at which the guest names the command of a process."""
 TIME_QUESTION = b"holdfast: what time is it?"
-"""What the guest asks at its console; the answer is the host's time, in seconds since the epoch."""
+"""The guest's question at its console; the answer is the host's time, in seconds since the epoch."""
 
 ADDRESS_9P = "10.0.2.100"
 """In QEMU's network for users, and nowhere else: connections to it are handed to the servers of shares."""
@@ -40,7 +40,7 @@ def ports_9p(shares: Sequence[Share]) -> dict[str, int]:
 
 
 class GuestUser(NamedTuple):
-    """Whom the commands run as. The guest makes the account where its image has none."""
+    """The user of the commands. The guest makes the account if its image has none."""
 
     name: str
     uid: int
@@ -49,7 +49,7 @@ class GuestUser(NamedTuple):
 
 
 class GuestFile(NamedTuple):
-    """A file that is to be in the guest from the start. It belongs to the guest's user."""
+    """A file that the guest has from the start. It belongs to the guest's user."""
 
     path: bytes
     """Absolute."""
@@ -58,7 +58,7 @@ class GuestFile(NamedTuple):
 
 
 class BootPlan(NamedTuple):
-    """What the guest's first program prepares."""
+    """The work of the guest's first program."""
 
     user: GuestUser
     hostname: str = "holdfast"

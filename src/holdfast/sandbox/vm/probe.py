@@ -1,4 +1,4 @@
-"""What virtual machines this host lets this user have, and what is missing. Nothing is started."""
+"""The virtual machines that this host offers this user, and missing parts. Starts nothing."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class MachineFinding(NamedTuple):
 
 
 def probe(home: bytes, image: str) -> Iterator[MachineFinding]:
-    """Look at programs, the library, the images in ``home``, and what is known of KVM with the one called ``image``.
-    Raises what reading the images does.
+    """Check the programs, the library, the images in ``home``, and the known state of KVM with the one called
+    ``image``. Raises as reading the images does.
     """
     try:
         yield MachineFinding(True, f"commands can run in virtual machines: {qemu_version(find_qemu())}")

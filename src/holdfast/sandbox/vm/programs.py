@@ -25,7 +25,7 @@ def find_qemu() -> str:
 
 
 def qemu_version(program: str) -> str:
-    """The first line of what it says its version is; empty if it says nothing."""
+    """The first line of its version output; empty without one."""
     found = os.stat(program)
     return _version(program, found.st_ino, found.st_mtime_ns)
 
