@@ -27,8 +27,8 @@ class CopyLocation:
     """The directories in which copies are made, each copy named by its token."""
 
     def __init__(self, context: ProviderContext, ledger: Ledger, fits: Callable[[bytes], bool], lacking: str) -> None:
-        """``fits`` tells whether a copy can be made in a directory that is there; it raises `OSError`. ``lacking`` says
-        what it is that neither of them can do: a clause.
+        """``fits`` tells whether a copy can be made in an existing directory; it raises `OSError`. ``lacking`` names
+        the missing feature of the two places: a clause.
         """
         self._context = context
         self._ledger = ledger
@@ -44,7 +44,7 @@ class CopyLocation:
         return self._fits(self._context.root)
 
     def path_for(self, entry: LedgerEntry) -> bytes:
-        """Where the copy for the entry is to be. Raises `UnsupportedError` if nowhere, `OSError`."""
+        """The path for the entry's copy. Raises `UnsupportedError` if there is none, `OSError`."""
         if self.beside():
             return os.path.join(self._in_home(), entry.token.encode())
         if self.inside():

@@ -1,4 +1,4 @@
-"""Runs a program that is none of ours for a provider: with limits, which it raises as errors of their own."""
+"""Runs an external program for a provider, with limits whose violations are distinct errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ULIMITS: Mapping[int, tuple[str, int]] = {
     resource.RLIMIT_CORE: ("-c", 512),
     resource.RLIMIT_NOFILE: ("-n", 1),
 }
-"""What a shell calls a limit, and of how many bytes it counts it."""
+"""A shell's option for a limit, and its unit in bytes."""
 
 
 class ProgramResult(NamedTuple):
@@ -29,7 +29,7 @@ class ProgramResult(NamedTuple):
     code: int
     out: bytes
     errors: str
-    """The beginning and the end of what it wrote to its standard error."""
+    """The beginning and the end of its standard error."""
 
 
 class ProgramLimits(NamedTuple):
@@ -54,8 +54,8 @@ def execute(
     *,
     stdin: bytes = b"",
 ) -> ProgramResult:
-    """Run a program in a session of its own, with nothing of ours but its standard input; none of its process group is
-    left when this returns or raises, nor when this process is killed.
+    """Run a program in a session of its own, with nothing of ours but its standard input; its process group has ended
+    when this returns or raises, and also when this process is killed.
 
     Raises `StorageError` if it takes too long, `UnsupportedError` if it writes too much, `OSError`.
     """
@@ -75,7 +75,7 @@ def execute(
 
 
 def _limited(resources: Mapping[int, int]) -> Sequence[str]:
-    """What to put before a program that begins with these limits, or does not begin."""
+    """The prefix of a program that sets these limits, or does not start it."""
     if not resources:
         return ()
     set_all = "".join(

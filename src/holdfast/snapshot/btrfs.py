@@ -1,7 +1,7 @@
-"""Snapshots of a subvolume of btrfs: everything in it at one moment, in a time that does not depend on how much it is.
+"""Snapshots of a btrfs subvolume: all its files at one moment, in a time that does not depend on their number.
 
-A snapshot is a read-only subvolume, and so is a view; what is worked in is a writable one. They lie in the state
-directory, or in the workspace, below ``.holdfast``, where the home is on another file system.
+A snapshot is a read-only subvolume, and so is a view; a working copy is a writable one. They are in the state
+directory, or in the workspace, below ``.holdfast``, if the home is on another file system.
 """
 
 from __future__ import annotations

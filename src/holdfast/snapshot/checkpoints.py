@@ -1,7 +1,7 @@
-"""Holdfast's own checkpoints as snapshots, and forks of them to work in: what can be had wherever Holdfast can be.
+"""Holdfast's own checkpoints as snapshots, with forks as working copies: available wherever Holdfast is.
 
-A snapshot is a checkpoint that is kept for as long as the snapshot stands. How checkpoints are taken, forked and shown
-is the engine's affair: `Checkpoints` is what it offers.
+A snapshot is a checkpoint that is kept for the snapshot's lifetime. The engine takes, forks and mounts checkpoints:
+`Checkpoints` is its port.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _WRITTEN_SCORE = 30
 
 
 class CheckpointSupport(NamedTuple):
-    """What can be had here."""
+    """The features that are available here."""
 
     refusal: str = ""
-    """Why nothing can be; empty: something can."""
+    """Why none is available; empty: some are."""
     mounts: bool = False
     """Whether forks are mounted, and not written out."""
     why_not: str = ""
@@ -40,19 +40,19 @@ class CheckpointSupport(NamedTuple):
 
 
 class Checkpoints(Protocol):
-    """What the provider has of the engine. A checkpoint is named by its id, a fork and a view by where they are made.
+    """The provider's port to the engine. A checkpoint is identified by its id, a fork and a view by their path.
 
-    ``keeper`` is the text that says to people what a checkpoint is kept for; no two snapshots have the same. All
-    methods raise `HoldfastError` and `OSError`.
+    ``keeper`` is the reason for keeping a checkpoint, for people; it is unique for each snapshot. All methods raise
+    `HoldfastError` and `OSError`.
     """
 
     def detect(self) -> CheckpointSupport:
-        """What can be had, found out without changing anything."""
+        """The available features, found without changing anything."""
         ...
 
     def directory(self) -> bytes:
-        """Where forks and views of the workspace are to be made, each in a directory of its own in there: a real path.
-        It need not be there.
+        """The directory for forks and views of the workspace, each in a directory of its own: a real path. It may be
+        missing.
         """
         ...
 
@@ -61,8 +61,8 @@ class Checkpoints(Protocol):
         ...
 
     def take(self, place: bytes | None, keeper: str, message: str) -> str:
-        """Save the fork at ``place``, or (None) the workspace, as it is now; the checkpoint's id. It is kept until
-        `release`. A fork that is not mounted any more is mounted again.
+        """Save the present state of the fork at ``place``, or (None) of the workspace; the checkpoint's id. It is kept
+        until `release`. An unmounted fork is mounted again.
         """
         ...
 
@@ -71,7 +71,7 @@ class Checkpoints(Protocol):
         ...
 
     def make_view(self, checkpoint: str, place: bytes) -> None:
-        """Make a view at ``place``, which keeps what it shows for as long as it is there."""
+        """Make a view at ``place``, which keeps its contents for its lifetime."""
         ...
 
     def resume(self, place: bytes) -> None:
@@ -79,19 +79,19 @@ class Checkpoints(Protocol):
         ...
 
     def remove(self, place: bytes) -> None:
-        """Unmount and remove what was made at ``place``, whole or in part, and have nothing remembered of it but what
-        snapshots keep. A process that still works in there is left with nothing. Idempotent.
+        """Unmount and remove the fork or view at ``place``, complete or not, with its records, except those that
+        snapshots keep. A process that still works in it loses its files. Idempotent.
         """
         ...
 
     def release(self, keeper: str) -> None:
-        """Keep what was kept for ``keeper`` no more. What is in the workspace's own history stays in there, like any
-        checkpoint that was not asked for by name. Idempotent.
+        """Release the checkpoint that is kept for ``keeper``. One in the workspace's own history stays there, like any
+        checkpoint that was not requested by name. Idempotent.
         """
         ...
 
     def release_all(self) -> None:
-        """`release` for everybody: there is nothing in any session of the workspace. Idempotent."""
+        """`release` for every keeper: no session of the workspace has snapshots. Idempotent."""
         ...
 
 
@@ -157,7 +157,7 @@ class _OwnCheckpoints:
         return self._checkpoints.where_to_work(_of(entry))
 
     def enter(self, entry: LedgerEntry) -> tuple[bytes, ...]:
-        """What to put before a command that works in a fork: nothing, as every process sees it."""
+        """The prefix of a command in a fork: none, as every process sees it."""
         del entry
         return ()
 
@@ -172,7 +172,7 @@ class _OwnCheckpoints:
         self._checkpoints.release(self._keeper(entry))
 
     def remove_shared(self) -> None:
-        """See `Technique.remove_shared`. It releases as well what was kept for entries that are damaged or gone."""
+        """See `Technique.remove_shared`. It also releases checkpoints of damaged or missing entries."""
         self._checkpoints.release_all()
 
     def _keeper(self, entry: LedgerEntry) -> str:

@@ -1,10 +1,9 @@
-"""Repositories of Git in what is copied whole: a copy must lead to none of the user's, where Git would write (I15).
+"""Git repositories in complete copies: a copy must not lead to a repository of the user, where Git would write (I15).
 
-A ``.git`` may be a file that names another directory, as in linked work trees and submodules, a link, or a directory
-that others share. What leads from it to a place in the same tree leads to the same place of a copy; all else leads out.
-Git looks for a repository in the directories above, too: where copies lie, nothing above is to be found. And a
-repository knows the work trees that are linked to it by their paths: that of a copy must know none of the user's.
-Source: gitrepository-layout(5), git-config(1).
+A ``.git`` may be a file that names another directory, as in linked work trees and submodules, a link, or a shared
+directory. References to a place in the same tree lead to the same place in a copy; all others lead out. Git also looks
+for a repository in parent directories: a copy's parents must have none. And a repository lists its linked work trees by
+path: a copy's must list none of the user's. Source: gitrepository-layout(5), git-config(1).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _NAMES: Final = frozenset((".git", "worktrees"))
 _PASSED_OVER: Final = frozenset((errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 _WORK_TREE: Final = re.compile(rb"(?im)^[ \t]*(?:\[[^\]\n]*\][ \t]*)?worktree[ \t]*=[ \t]*(.*)$")
 _PLAIN: Final = re.compile(rb'(?:"[^"\\]*"|[^"\\#;]*)\Z')
-"""What Git reads as it looks."""
+"""A value that Git reads literally."""
 _CONFIGURATION: Final = (b"config", b"config.worktree")
 _LINKED: Final = b"worktrees"
 _BACK: Final = b"gitdir"
@@ -47,22 +46,22 @@ class GitLinks(NamedTuple):
     out: str
     """Why there can be no copy of the tree: a clause that names what leads out; empty if there can."""
     linked: tuple[bytes, ...] = ()
-    """What knows the linked work trees that lie elsewhere, or by absolute paths: directories, relative to the tree."""
+    """Directories, relative to the tree, that list linked work trees in other places or by absolute paths."""
     bare: tuple[bytes, ...] = ()
     """The same of bare repositories. Their files are like any others to checkpoints: what a copy lacked of them, a
     merge would take from the user's."""
 
 
 def find_git_links(root: bytes, without: Sequence[bytes]) -> GitLinks:
-    """Look through the tree at ``root``, a real path, all but what is ``without``, relative to it. Takes a walk of it,
-    in which what cannot be read is passed over. Raises `OSError` if that is the root.
+    """Search the tree at ``root``, a real path, except the relative paths ``without``. Walks the tree, and skips
+    unreadable parts. Raises `OSError` if that is the root.
     """
     return _Tree(root, without).find_links()
 
 
 def forget_linked(copy: bytes, linked: Iterable[bytes]) -> None:
-    """Have the repositories in a copy know nothing of the work trees that are ``linked`` to what it was copied from:
-    Git in the copy would remove them, or have them belong to the copy. Follows no link. Raises `OSError`.
+    """Remove the records of the ``linked`` work trees from the repositories in a copy: Git in the copy would remove the
+    work trees, or claim them. Follows no link. Raises `OSError`.
     """
     top = -1
     try:
@@ -108,7 +107,7 @@ class _Tree:
             os.close(self._top)
 
     def _walk(self) -> Iterator[bytes]:
-        """All that is called ``.git``, wherever it is; what is in it is not walked."""
+        """Every path named ``.git``, without a walk of its contents."""
         left = [b""]
         while left:
             at = left.pop()
@@ -155,14 +154,14 @@ class _Tree:
         try:
             mode = os.lstat(absolute).st_mode
         except OSError:
-            return True  # there is nothing, so Git finds nothing there
+            return True  # there is no file, so Git finds nothing
         if stat.S_ISREG(mode):
             text = _read(absolute)
             return not text.startswith(b"gitdir: ") or self._stays(_beside(place, text[8:].rstrip(b"\r\n")), seen)
         return not stat.S_ISDIR(mode) or all(self._is_inside(each, seen) for each in self._parts(place))
 
     def _parts(self, directory: bytes) -> Iterator[tuple[bytes, bool]]:
-        """What is in a repository's own directory, and whether it is a link."""
+        """The entries of a repository's own directory, and whether each is a link."""
         left = [directory]
         while left:
             at = left.pop()
@@ -199,8 +198,8 @@ class _Tree:
         return True
 
     def _resolved(self, path: bytes) -> bytes | None:
-        """Where a path relative to the root leads, by links too, and relative to the root; None: out of it, or by
-        something absolute, which a copy would share.
+        """The target of a path relative to the root, through links, relative to the root; None if it leads out, or
+        through an absolute path, which a copy would share.
         """
         at: list[bytes] = []
         left = path.split(b"/")[::-1]
@@ -237,7 +236,7 @@ class _Tree:
 
 
 def keep_apart(directory: bytes) -> None:
-    """Have Git find no repository above ``directory``, from whatever is in it. Idempotent. Raises `OSError`."""
+    """Keep Git from finding a repository above ``directory``. Idempotent. Raises `OSError`."""
     with suppress(FileExistsError):
         fd = os.open(os.path.join(directory, _GIT), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -268,7 +267,7 @@ def _beside(path: bytes, named: bytes) -> bytes:
 
 
 def _read(path: bytes) -> bytes:
-    """What is in a file, as far as Git would read it; nothing if that cannot be done."""
+    """The content of a file, as far as Git would read it; empty if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

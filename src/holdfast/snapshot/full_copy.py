@@ -1,9 +1,9 @@
 """Whole copies of the workspace, file by file: they carry everything, ignored files too.
 
-``reflink`` makes them where they share their blocks with the workspace (btrfs, XFS), and nowhere else. ``copy`` makes
-them anywhere, and they take the room of all that is in there: it is for where nothing else carries ignored files. A
-snapshot is a directory with a copy of everything, and so is what is made from it. They lie in the state directory, or
-those of ``reflink`` in the workspace, below ``.holdfast``, where the home is on another file system.
+``reflink`` makes them only where they share their blocks with the workspace (btrfs, XFS). ``copy`` makes them anywhere,
+at the full size: for file systems where no other provider includes ignored files. A snapshot is a directory with a copy
+of everything, and so is a working copy of it. They are in the state directory, or those of ``reflink`` in the
+workspace, below ``.holdfast``, if the home is on another file system.
 """
 
 from __future__ import annotations
@@ -134,13 +134,13 @@ class _FullCopy:
 
 
 def size_of_copy(context: ProviderContext, source: bytes) -> DirectorySize:
-    """What a whole copy of the directory ``source`` would hold, and the room that it takes. Raises `OSError`."""
+    """The contents and the size of a complete copy of the directory ``source``. Raises `OSError`."""
     return size_of(source, without=context.own_in(source))
 
 
 def refuse_huge(context: ProviderContext, source: bytes) -> None:
-    """Refuse to copy the directory ``source`` to where the provider keeps what it makes, if that is more than allowed,
-    or than there is room for. Raises `RefusedError` (``copy_too_large``, ``no_room``), `OSError`.
+    """Refuse to copy the directory ``source`` to the provider's place if it is larger than permitted, or than the free
+    space. Raises `RefusedError` (``copy_too_large``, ``no_room``), `OSError`.
     """
     found = size_of_copy(context, source)
     what = f"a copy of {display(source)} would hold {plural(found.files, 'file')} of {size(found.bytes)}"

@@ -1,4 +1,4 @@
-"""What a provider has made, or is about to make, noted durably before it is there: docs/formats/snapshot-ledger.md."""
+"""The results of a provider, recorded durably before they exist: docs/formats/snapshot-ledger.md."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MAX_NAME = 64
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing that was made, or is to be."""
+    """A result, existing or planned."""
 
     token: str
     kind: Kind
@@ -52,7 +52,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def place(self) -> bytes | None:
-        """The directory that was made for it; None if there is none."""
+        """The directory that was made for it; None without one."""
         return parse_display(self.path) if self.path else None
 
     def allocation(self) -> Allocation:
@@ -80,7 +80,7 @@ def check_label(label: str) -> str:
 
 
 class Ledger:
-    """The entries of one session of one provider. Nothing is made before something is written."""
+    """The entries of one session of one provider. An entry is written before its result is made."""
 
     def __init__(
         self, state: bytes, session: str, *, clock: Clock, random: Callable[[int], bytes], timeout: float
@@ -96,8 +96,8 @@ class Ledger:
 
     @contextmanager
     def lock(self) -> Generator[None]:
-        """Hold the session: no other process changes anything in it. What has no entry then has no folder and no lock
-        either. Raises `LockedError`, `StorageError`.
+        """Hold the session: no other process changes anything in it. A session without an entry has no folder and no
+        lock afterwards. Raises `LockedError`, `StorageError`.
         """
         self._make(self._all)
         with self._exclusive(self._folder, f"the session {self._session}"):
@@ -128,8 +128,9 @@ class Ledger:
             raise StorageError(f"cannot make {display(folder)}: {error.strerror}") from error
 
     def lock_shared(self) -> AbstractContextManager[None]:
-        """Hold what the sessions of the provider share. Taken within `lock`, never the other way round; what is made
-        under it for an entry that is written stays until the entry is removed. Raises `LockedError`, `StorageError`.
+        """Hold the shared parts of the provider's sessions. Taken within `lock`, never the other way round; results
+        that are made under it for a written entry stay until the entry is removed. Raises `LockedError`,
+        `StorageError`.
         """
         return self._exclusive(self._all, "what sessions share")
 
@@ -138,7 +139,7 @@ class Ledger:
         return exclusive(path + b".lock", timeout=seconds, clock=self._clock, what=what)
 
     def new(self, kind: Kind, **fields: object) -> LedgerEntry:
-        """An entry for something that is to be made, written nowhere yet. ``fields`` are those of `LedgerEntry`."""
+        """An entry for a planned result, not written yet. ``fields`` are those of `LedgerEntry`."""
         latest = max((entry.created_at for entry in self.entries()), default=0)
         return converted(
             {
@@ -159,7 +160,7 @@ class Ledger:
         _file(entry.token).remove(self._folder)
 
     def get(self, token: str) -> LedgerEntry | None:
-        """The entry of a token; None if there is none. Raises `FormatError` for a damaged one, `StorageError`."""
+        """The entry of a token; None without one. Raises `FormatError` for a damaged one, `StorageError`."""
         if not _TOKEN.match(token.encode("utf-8", "replace")):
             return None
         file = _file(token)
@@ -178,14 +179,14 @@ class Ledger:
     def entries(self, kind: Kind | None = None) -> Sequence[LedgerEntry]:
         """All entries of the session, or those of a kind, oldest first. Raises `StorageError`.
 
-        Those that cannot be read are left out, and stay where they are: see `damaged`.
+        Unreadable ones are left out, and stay: see `damaged`.
         """
         found, _ = self._read()
         chosen = [entry for entry in found if kind in (None, entry.kind)]
         return sorted(chosen, key=lambda entry: entry.created_at)
 
     def damaged(self) -> Sequence[FormatError]:
-        """What is wrong with each entry of the session that cannot be read, naming the file. Raises `StorageError`."""
+        """The fault of each unreadable entry of the session, with its file. Raises `StorageError`."""
         return self._read()[1]
 
     def _read(self) -> tuple[list[LedgerEntry], list[FormatError]]:

@@ -1,7 +1,7 @@
-"""The port of snapshot providers: what makes writable copies of a workspace's tree, and captures them.
+"""The port of snapshot providers: they make writable copies of a workspace's tree, and capture them.
 
-A provider is made for one workspace, with a directory of its own in the home and the id of a session, which scopes
-every name that it gives. It never changes the workspace itself.
+A provider is made for one workspace, with a directory of its own in the home and the id of a session, which scopes its
+names. It never changes the workspace.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Mode = Literal["worktree", "overlay", "in-place"]
-"""A directory of its own; a layer over the workspace, seen at its own path; the workspace as it is."""
+"""A directory of its own; a layer over the workspace, at the workspace's path; the workspace itself."""
 
 Token = NewType("Token", str)
-"""16 lower-case hex digits, random: names something that a provider has made, also to another process."""
+"""16 lower-case hex digits, random: identifies a provider's result in every process."""
 
 ASKED_FOR = "_snapshots"
 """The session of the snapshots that a user asks for by name. No session of the engine's is called so."""
 
 Kind = Literal["workspace", "view", "snapshot"]
-"""What a token stands for: something to work in, something to look at, a captured state."""
+"""The kinds of results: a working copy, a read-only view, a captured state."""
 
 
 class Capabilities(NamedTuple):
-    """What a provider can do for a workspace, here and now."""
+    """The abilities of a provider for a workspace, here and now."""
 
     provider: str
     score: int
-    """0: it cannot be used here; 100: nothing could be better. The highest is chosen."""
+    """0: unusable here; 100: ideal. The highest is chosen."""
     modes: tuple[Mode, ...] = ()
     carries_ignored: bool = False
     """Whether copies and snapshots hold everything, files that ignore rules name included."""
     keeps_path: bool = False
-    """Whether what is prepared can be worked in at the workspace's own path, apart from it."""
+    """Whether a working copy appears at the workspace's own path, apart from the workspace."""
     not_now: str = ""
     """Why nothing can be captured at this moment, in a state that passes; empty: it can. For people, a clause."""
     notes: tuple[str, ...] = ()
-    """For people: why it cannot be used, or what it leaves out. Each a sentence without its full stop."""
+    """For people: why it is unusable, or which files it leaves out. Each a sentence without its full stop."""
 
 
 class Snapshot(NamedTuple):
@@ -51,11 +51,11 @@ class Snapshot(NamedTuple):
     created_at: int
     """Microseconds since 1970-01-01 UTC; later snapshots of a session have later times."""
     parent: Token | None
-    """The snapshot before it of what it was taken of, or that this began as. It may have been discarded since."""
+    """The previous snapshot of this working copy, or its origin. It may have been discarded since."""
 
 
 class Prepared(NamedTuple):
-    """Something to work in."""
+    """A working copy."""
 
     provider: str
     mode: Mode
@@ -65,9 +65,9 @@ class Prepared(NamedTuple):
     """Where to work: what corresponds to ``root``."""
     token: Token
     enter: tuple[bytes, ...] = ()
-    """What to put before the arguments of a command so that it finds at ``path`` what was prepared. Empty where that is
-    there for every process; else it is there for those alone that are run so, and what they run. The command is in the
-    directory of the same path that it was started in, and the exit code is its own; 125 if it could not be run.
+    """The prefix of a command's arguments that shows the working copy at ``path``. Empty if every process sees it;
+    otherwise only commands with the prefix and their children do. The command runs in the directory of the same path
+    that it was started in, with its own exit code; 125 if it could not be run.
     """
 
 
@@ -80,7 +80,7 @@ class View(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """Something that a provider has made, and that is there until it is cleaned up."""
+    """A provider's result, which exists until its cleanup."""
 
     token: Token
     kind: Kind
@@ -94,30 +94,30 @@ class Allocation(NamedTuple):
 class Provider(Protocol):
     """One way to make writable copies of a workspace, and to capture them.
 
-    What changes anything waits for other processes that do so in the same session, and raises `LockedError` where that
-    takes too long. What they had begun when they were killed is then taken back first. All methods raise `StorageError`
-    for what the system refuses, and leave nothing behind when they fail.
+    Methods with changes wait for other processes' changes in the same session, and raise `LockedError` after too long a
+    wait. Unfinished work of killed processes is then removed first. All methods raise `StorageError` for errors of the
+    system, and leave nothing behind when they fail.
     """
 
     @property
     def name(self) -> str:
-        """What it is called in the configuration."""
+        """Its name in the configuration."""
         ...
 
     def detect(self, *, with_git: bool = True) -> Capabilities:
-        """What it can do here, found out by trying; not ``with_git``: for `prepare` without it. Changes nothing, makes
-        no directory, and takes no lock.
+        """Its abilities here, found by trying; not ``with_git``: for `prepare` without it. Changes nothing, makes no
+        directory, and takes no lock.
         """
         ...
 
     def prepare(
         self, mode: Mode, *, base: Snapshot | None = None, with_git: bool = True, on_branch: str = ""
     ) -> Prepared:
-        """Make something to work in: as ``base`` has it, or (None) as the workspace is now. Not ``with_git``: the
-        caller removes all that is called ``.git`` from it before anything runs there. So it does not matter where that
-        leads, and nothing is searched for it. ``on_branch`` is a branch of Git to be checked out in it, which is new,
-        or the one that the workspace is on; empty: HEAD is detached. `UnsupportedError` where the provider has no
-        repository of its own there, `RefusedError` (``branch_exists``) where the branch is another one.
+        """Make a working copy of ``base``, or (None) of the present workspace. Not ``with_git``: the caller removes
+        every ``.git`` from it before any command runs there, so it may lead anywhere, and is not searched.
+        ``on_branch`` is the Git branch to check out in it, which is new, or the workspace's own; empty: HEAD is
+        detached. `UnsupportedError` if the provider makes no repository there, `RefusedError` (``branch_exists``) for
+        any other existing branch.
 
         The mode ``in-place`` makes nothing: its path is the workspace. Raises `UnsupportedError` for a mode that it
         does not have, `RefusedError` where the workspace is in a state that cannot be captured.
@@ -125,32 +125,32 @@ class Provider(Protocol):
         ...
 
     def resume(self, token: Token) -> Prepared:
-        """What was prepared, to work in again, from any process: after a restart of the machine, which ends what was
-        mounted, too. Changes nothing in it. Raises `NotFoundError` if it was cleaned up.
+        """A working copy, to use again, from any process: also after a restart of the machine, which ends mounts.
+        Changes nothing in it. Raises `NotFoundError` after its cleanup.
         """
         ...
 
     def settle(self, token: Token) -> None:
-        """To be called after files of what was prepared were written anew, as the workspace has them: what Git in it
-        believes of its files is brought up to date. Changes no file. Raises `NotFoundError` if it was cleaned up.
+        """Call it after files of a working copy were rewritten with the workspace's contents: it updates Git's index
+        there. Changes no file. Raises `NotFoundError` after its cleanup.
         """
         ...
 
     def snapshot(self, of: Prepared, label: str) -> Snapshot:
-        """Capture what is in ``of`` now. Durable when it returns. Raises `NotFoundError` if ``of`` was cleaned up, and
-        as `prepare`.
+        """Capture the present contents of ``of``. Durable when it returns. Raises `NotFoundError` after the cleanup of
+        ``of``, and as `prepare`.
         """
         ...
 
     def mount(self, snapshot: Snapshot) -> View:
-        """Show a snapshot, apart from itself: whatever is done to the view, the snapshot stays. Raises `NotFoundError`
-        for one that was discarded.
+        """Show a copy of a snapshot: changes of the view do not affect the snapshot. Raises `NotFoundError` for a
+        discarded one.
         """
         ...
 
     def branch(self, snapshot: Snapshot, name: str, mode: Mode) -> Prepared:
-        """`prepare` from a snapshot, under a name. Raises `RefusedError` with the code ``branch_exists`` if something
-        of that name is there, `UsageError` for a name that no branch can have.
+        """`prepare` from a snapshot, under a name. Raises `RefusedError` with the code ``branch_exists`` if the name is
+        in use, `UsageError` for an invalid branch name.
         """
         ...
 
@@ -159,17 +159,17 @@ class Provider(Protocol):
         ...
 
     def views(self, snapshot: Snapshot) -> Sequence[View]:
-        """What shows the snapshot, oldest first. After a restart of the machine what was mounted is mounted no more."""
+        """The views of the snapshot, oldest first. A restart of the machine unmounts mounted ones."""
         ...
 
     def discard(self, snapshot: Snapshot) -> None:
-        """Forget a snapshot; what was made from it stays. Raises `NotFoundError` if it is not there."""
+        """Forget a snapshot; copies made from it stay. Raises `NotFoundError` if it does not exist."""
         ...
 
     def cleanup(self, token: Token) -> None:
-        """Remove what the token stands for, and all that was allocated for it. Does nothing if nothing is left.
+        """Remove the token's result, with all its files. Does nothing if it is gone already.
 
-        Works from any process, also after its maker was killed, and where the workspace is gone.
+        Works from any process, also after its maker was killed, and without the workspace.
         """
         ...
 
@@ -178,18 +178,18 @@ class Provider(Protocol):
         ...
 
     def detect_beside(self, directory: bytes) -> Capabilities:
-        """What it can do about a copy in ``directory``, which is there, that is to take the workspace's own place: see
-        `copy_to`. A score of 0: nothing, and the notes say why. As `detect` otherwise.
+        """Its abilities for a copy in the existing ``directory`` that will replace the workspace: see `copy_to`. A
+        score of 0: none, and the notes tell why. Otherwise as `detect`.
         """
         ...
 
     def copy_to(self, target: bytes, *, without: Sequence[bytes]) -> None:
-        """Make the new directory ``target`` hold all that the workspace holds now, ignored files included, so that the
-        two can change places by a rename if they lie in one file system. Durable when it returns.
+        """Copy all present files of the workspace, ignored ones included, to the new directory ``target``, so that a
+        rename can swap the two if they are in one file system. Durable when it returns.
 
-        It is the caller's, who has noted it before and removes it: no token stands for it, and what was made until it
-        fails stays. ``without`` are directories that are no part of the workspace. A repository in it leads to where
-        that of the workspace does, whose place it is to take. Raises `OSError`, `FileExistsError` among them;
-        `UnsupportedError` where `detect_beside` says 0.
+        The copy is the caller's, who has recorded it before and removes it: it has no token, and an incomplete one
+        stays. ``without`` are directories that are not part of the workspace. A repository in it leads to the same
+        places as the workspace's, which it will replace. Raises `OSError`, including `FileExistsError`;
+        `UnsupportedError` where `detect_beside` scores 0.
         """
         ...

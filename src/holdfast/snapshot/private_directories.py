@@ -9,7 +9,7 @@ _TRIES = 100
 
 
 def make_private(path: bytes) -> None:
-    """Make the directory ``path``, and what is missing above it, each with mode 0700; one that is there stays as it is.
+    """Make the directory ``path``, and missing parents, each with mode 0700; an existing one is not changed.
 
     Raises `OSError`, and `NotADirectoryError` for a link or a file in its place.
     """
@@ -17,7 +17,7 @@ def make_private(path: bytes) -> None:
         try:
             _make(path)
             break
-        except FileNotFoundError:  # another session, which tidied up, has removed what was above it
+        except FileNotFoundError:  # another session's cleanup has removed its parent
             if not left:
                 raise
     if os.path.islink(path) or not os.path.isdir(path):

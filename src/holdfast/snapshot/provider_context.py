@@ -1,4 +1,4 @@
-"""What every provider is made with, and what every one of them does with the directory that is its own."""
+"""The context of every provider, and the handling of its own directory."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class ProviderContext(NamedTuple):
-    """For which workspace and session a provider is, and where it keeps what it makes."""
+    """The workspace and session of a provider, and the place of its results."""
 
     root: bytes
     """The workspace's root: absolute, without links."""
     state: bytes
-    """A directory in the home that is the provider's own, for this workspace. It is made (0700) when it is needed."""
+    """The provider's own directory in the home, for this workspace. It is made (0700) when it is needed."""
     session: str
     """1 to 64 letters, digits, ``_``, ``-``, and ``.`` between others."""
     clock: Clock = SystemClock()
@@ -35,11 +35,11 @@ class ProviderContext(NamedTuple):
     timeout: float = 30.0
     """How many seconds to wait for another process."""
     own: tuple[bytes, ...] = ()
-    """What is Holdfast's own beside ``state``, as real paths: where they lie in the workspace, no copy holds them."""
+    """Real paths of Holdfast's own files, beside ``state``: no copy includes them, where they are in the workspace."""
     looked: dict[tuple[bytes, tuple[bytes, ...]], GitLinks] | None = None
-    """What `git_links` has said while several providers look at one workspace: theirs in common, for that long."""
+    """The results of `git_links`, shared while several providers examine one workspace."""
     most_bytes: int = 0
-    """A copy that shares no blocks is made of no more than this; 0: of any."""
+    """The limit for a copy without shared blocks; 0: none."""
 
     def ledger(self) -> Ledger:
         """The session's ledger. Raises `UsageError` if no session can be called so."""
@@ -53,8 +53,8 @@ class ProviderContext(NamedTuple):
         return path
 
     def git_links(self, source: bytes, *, anew: bool = True) -> GitLinks:
-        """Where what belongs to Git in ``source`` leads: see `copied_repositories.find_git_links`. Unless it is to be
-        looked at ``anew``, what another provider has found just now will do.
+        """The targets of Git's files in ``source``: see `copied_repositories.find_git_links`. Without ``anew``, another
+        provider's recent result is enough.
         """
         without = self.without(source)
         found = None if anew or self.looked is None else self.looked.get((source, without))
@@ -65,11 +65,11 @@ class ProviderContext(NamedTuple):
         return found
 
     def without(self, source: bytes) -> tuple[bytes, ...]:
-        """What a copy of ``source`` may not hold (I14): paths in there, which need not lead to anything."""
+        """Paths in ``source`` that a copy must leave out (I14); they need not exist."""
         top = source.rstrip(b"/") + b"/"
         own = {self.state, *self.own}
         return (os.path.dirname(COPIES_IN_TREE), *sorted(path[len(top) :] for path in own if path.startswith(top)))
 
     def own_in(self, source: bytes) -> ProtectedDirectories:
-        """What `without` names, as it is now."""
+        """The present directories of `without`."""
         return find_protected(os.path.join(source, path) for path in self.without(source))

@@ -1,4 +1,4 @@
-"""Which provider is used for a workspace: the one that was asked for, or the best one, and why."""
+"""Choosing the provider for a workspace: the requested one, or the best one, with the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ProviderChoice(NamedTuple):
     reason: str
     """Why this one: a clause."""
     passed_over: tuple[str, ...] = ()
-    """The providers that were not used only as they can capture nothing at this moment, each with why."""
+    """Providers that were skipped only because they cannot capture at this moment, each with the reason."""
 
 
 def choose(
@@ -36,12 +36,12 @@ def choose(
     key: str | None = "snapshot.provider",
     detected: Sequence[Capabilities] | None = None,
 ) -> ProviderChoice:
-    """Choose a provider: ``wanted`` by name, or that with the highest score, the earlier one if two are alike.
+    """Choose a provider: ``wanted`` by name, or the one with the highest score, the first of equals.
 
-    It has to offer ``mode``, and with ``ignored`` to carry ignored files. One that can capture nothing at this moment
-    is passed over, unless it is ``wanted``: then it refuses. ``key`` is the setting that names it; None: whoever asks
-    does. ``detected`` are what the providers have found out, if the caller has asked them already. Raises
-    `UnsupportedError` that says of each one why it cannot be.
+    It must offer ``mode``, and with ``ignored`` include ignored files. A provider that cannot capture at this moment is
+    skipped, unless it is ``wanted``: then it refuses. ``key`` is the setting that names it; None: the caller does.
+    ``detected`` are the providers' abilities, if the caller has them already. Raises `UnsupportedError` with the reason
+    of each one.
     """
     found = [provider.detect() for provider in providers] if detected is None else detected
     reasons = [_lacking(capabilities, mode, wanted, ignored=ignored) for capabilities in found]
@@ -75,7 +75,7 @@ def choose(
 
 
 def _instead(key: str | None, *, ignored: bool) -> str:
-    """What to do where the provider that is named cannot be used."""
+    """The advice if the named provider is unusable."""
     how = "name none" if key is None else f"set {key} to {AUTOMATIC}"
     for_ignored = ", of those that carry ignored files" if ignored else ""
     return (

@@ -39,9 +39,9 @@ LEADS_OUT = "git_leads_out"
 
 
 class Technique(Protocol):
-    """How a provider makes what it makes. Called with the session's lock held, but for `detect`.
+    """A provider's way of making its results. Called with the session's lock held, except `detect`.
 
-    An entry of the ledger says what is meant. Methods raise what the port says, and `OSError`.
+    An entry of the ledger specifies the result. Methods raise the port's errors, and `OSError`.
     """
 
     name: str
@@ -52,19 +52,19 @@ class Technique(Protocol):
         ...
 
     def plan(self, entry: LedgerEntry, origin: LedgerEntry | None) -> LedgerEntry:
-        """``entry`` with path and facts: all of what is going to be made, so that `remove` finds it at any moment.
+        """``entry`` with path and facts: the complete plan, so that `remove` finds everything at any moment.
 
-        ``origin`` is the workspace that a snapshot is taken of, or the snapshot that others begin as. Makes nothing,
-        and is where a state that cannot be captured is refused.
+        ``origin`` is the working copy that a snapshot is taken of, or the snapshot that the result starts from. Makes
+        nothing; a state that cannot be captured is refused here.
         """
         ...
 
     def workspace(self, entry: LedgerEntry, base: LedgerEntry | None) -> LedgerEntry:
-        """Make something to work in, and return the entry with the facts that this has shown."""
+        """Make a working copy, and return the entry with the facts that this has shown."""
         ...
 
     def view(self, entry: LedgerEntry, snapshot: LedgerEntry) -> LedgerEntry:
-        """Make something to look at."""
+        """Make a view."""
         ...
 
     def capture(self, entry: LedgerEntry, workspace: LedgerEntry, parent: LedgerEntry | None) -> LedgerEntry:
@@ -72,19 +72,19 @@ class Technique(Protocol):
         ...
 
     def where_to_work(self, entry: LedgerEntry) -> bytes:
-        """The path of what was made to work in, or to look at, that corresponds to the root."""
+        """The path in the working copy or view that corresponds to the root."""
         ...
 
     def enter(self, entry: LedgerEntry) -> tuple[bytes, ...]:
-        """What `Prepared.enter` is, of what was made to work in."""
+        """The value of `Prepared.enter` for the working copy."""
         ...
 
     def resume(self, entry: LedgerEntry) -> None:
-        """Mount again what is not mounted any more, if what was made to work in takes that."""
+        """Mount the working copy again, if it needs a mount and has none."""
         ...
 
     def remove(self, entry: LedgerEntry) -> None:
-        """Remove all of what the entry stands for, complete or not. Nothing may be left of it already."""
+        """Remove the entry's result, complete or not, or gone already."""
         ...
 
     def remove_shared(self) -> None:
@@ -122,10 +122,9 @@ class RecordedProvider:
         *,
         has_branches: bool = False,
     ) -> None:
-        """Nothing is made yet. ``find_git_links`` is for what copies everything: where what belongs to Git in a
-        directory leads, as a copy must not lead to the user's repository (I15). For `detect` it need not look ``anew``.
-        ``settle`` is what there is to do for `Provider.settle`. ``has_branches``: the technique checks out the branch
-        of Git that the fact ``branch`` of an entry names.
+        """Makes nothing yet. ``find_git_links`` is for complete copies: it finds the targets of Git's files, as a copy
+        must not lead to the user's repository (I15). For `detect` it need not search ``anew``. ``settle`` implements
+        `Provider.settle`. ``has_branches``: the technique checks out the Git branch in the fact ``branch`` of an entry.
         """
         self._technique = technique
         self._ledger = ledger
@@ -239,7 +238,7 @@ class RecordedProvider:
                 raise NotFoundError(
                     f"{display(of.path)} was cleaned up, and cannot be captured", hint="prepare it again"
                 )
-            if workspace.mode != "overlay":  # (there, what leads to the workspace's own path leads to the layer)
+            if workspace.mode != "overlay":  # there, references to the workspace's own path lead to the layer
                 in_place = workspace.mode == "in-place"
                 self._refuse_leading_out(self._root if in_place else self._technique.where_to_work(workspace))
             before = [entry for entry in self._ledger.entries("snapshot") if entry.of == workspace.token]
@@ -325,7 +324,7 @@ class RecordedProvider:
         self._copy_maker.copy_to(target, without)
 
     def _parent(self, token: str) -> LedgerEntry | None:
-        """What a workspace began as, if that is there and can be read: what is taken of it does not depend on that."""
+        """The snapshot that a working copy started from, if it exists and is readable: captures do not depend on it."""
         try:
             return self._ledger.get(token)
         except FormatError:
@@ -341,7 +340,7 @@ class RecordedProvider:
         self._ledger.write(msgspec.structs.replace(entry, complete=True))
 
     def _remove(self, entry: LedgerEntry) -> None:
-        """Remove what the entry stands for, then the entry: never the other way round. Half removed it is of no use."""
+        """Remove the entry's result, then the entry: never the other way round. A partly removed result is unusable."""
         if entry.complete:
             self._ledger.write(msgspec.structs.replace(entry, complete=False))
         self._technique.remove(entry)
@@ -370,7 +369,7 @@ class RecordedProvider:
 
     @contextmanager
     def _making(self, entry: LedgerEntry) -> Generator[None]:
-        """Have the entry in the ledger from now on; what was made for it goes again if the block fails."""
+        """Have the entry in the ledger from now on; its result is removed if the block fails."""
         self._ledger.write(entry)
         try:
             yield
@@ -385,8 +384,8 @@ class RecordedProvider:
 
 
 def _refuse_known(source: bytes, found: GitLinks) -> None:
-    """Refuse a copy to work in of a bare repository in which Git could write to, or remove, work trees of the user's.
-    That cannot forget them: a merge of the copy would have the user's forget them, too.
+    """Refuse to copy, as a working copy, a bare repository in which Git could write to, or remove, work trees of the
+    user. Such a copy cannot drop them: merging it back would drop them in the user's repository, too.
     """
     if found.bare:
         raise RefusedError(

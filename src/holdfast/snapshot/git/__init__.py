@@ -1,1 +1,1 @@
-"""The provider `git`: states as commits of a shadow repository beside the user's, which stays as it is (I15)."""
+"""The provider `git`: states as commits of a shadow repository beside the user's, which is not changed (I15)."""

@@ -1,4 +1,4 @@
-"""What a store of objects borrows from: the files ``objects/info/alternates``, read and written.
+"""The stores that a store of objects borrows from: the files ``objects/info/alternates``, read and written.
 
 Source: gitrepository-layout(5).
 """
@@ -26,16 +26,16 @@ class ReadFile(Protocol):
     """How files of a repository are read."""
 
     def __call__(self, path: bytes, limit: int) -> bytes | None:
-        """At most ``limit`` bytes of the regular file ``path``; None if there is none. Never waits. Raises
-        `RefusedError` for what may not be read, `OSError`.
+        """At most ``limit`` bytes of the regular file ``path``; None if it is missing. Never blocks. Raises
+        `RefusedError` for a file that may not be read, `OSError`.
         """
         ...
 
 
 def stores_behind(store: bytes, *, read: ReadFile) -> list[bytes]:
-    """The directory ``store``, and all that it borrows from, by their real paths: what lies deepest first. Git itself
-    follows no more than five in a row, as it would be in a fork of a fork of a fork. Raises `RefusedError`
-    (``git_objects``) if they are too many to be followed, and what ``read`` does.
+    """The real paths of the directory ``store``, and of all that it borrows from, deepest first. Git itself follows no
+    more than five levels, as in a fork of a fork of a fork. Raises `RefusedError` (``git_objects``) if there are too
+    many to follow, and the errors of ``read``.
     """
     found: dict[bytes, None] = {}
     _follow(os.path.realpath(store), read, found, set())
@@ -65,14 +65,14 @@ def _follow(objects: bytes, read: ReadFile, found: dict[bytes, None], begun: set
             code="git_objects",
         )
     for line in _paths_in(text):
-        # (Git takes `..` away before it looks at any link.)
+        # Git resolves `..` before it follows links.
         _follow(os.path.realpath(os.path.normpath(os.path.join(objects, line))), read, found, begun)
     found[objects] = None
 
 
 def _paths_in(text: bytes) -> Iterator[bytes]:
-    """The paths that Git reads in a file of alternates, as it does: what is quoted may go over several lines, and what
-    follows it is another path.
+    """The paths in a file of alternates, parsed as Git does: a quoted one may span several lines, and the text after it
+    is another path.
     """
     text, at = text.partition(b"\0")[0], 0
     while at < len(text):

@@ -1,7 +1,7 @@
-"""The state of a work tree as a commit of the shadow: what is tracked, as it is in the files now.
+"""The state of a work tree as a commit of the shadow: the tracked files with their present contents.
 
-An index of our own begins as a copy of the user's, with all that it knows of unchanged files, and is kept: the next
-capture reads what has changed since, and nothing else. The user's own index is only ever read.
+Our own index starts as a copy of the user's, with its knowledge of unchanged files, and is kept: the next capture reads
+only files that changed since. The user's own index is only read.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ class SkippedFilters(NamedTuple):
 
     names: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
-    """Those without which files are not to be taken in, nor written out."""
+    """Filters without which files must be neither captured nor written."""
 
 
 class CaptureRules(NamedTuple):
-    """What a capture takes in."""
+    """The rules of a capture."""
 
     untracked: bool
-    """Also files that are neither tracked nor ignored."""
+    """Include files that are neither tracked nor ignored."""
     conflicts: bool = False
-    """Also an index with conflicts: they are kept beside the tree, which has the files as they are."""
+    """Accept an index with conflicts: they are kept beside the tree, which has the present files."""
     partial: bool = False
     """The repository is a partial clone: objects of it may be missing."""
     unrun: SkippedFilters = SkippedFilters()
     object_format: str = "sha1"
-    """What objects are named by, and an index ends with."""
+    """The hash of object names, and of an index's trailer."""
 
 
 class Captured(NamedTuple):
-    """What a capture has made."""
+    """The result of a capture."""
 
     commit: str
     conflicts: str = ""
-    """The object, a blob, with the entries of the index that are not merged, as ``git ls-files --unmerged -z`` lists
-    them; empty: there are none.
+    """The object, a blob, with the unmerged entries of the index, in the format of ``git ls-files --unmerged -z``;
+    empty without any.
     """
 
 
@@ -82,7 +82,7 @@ def filters_of(git: Git, paths: Iterable[bytes], *words: str) -> Iterator[tuple[
 
 
 def forget_index(path: bytes) -> None:
-    """Remove the index that is kept at ``path``, and what is written beside it. Does nothing if there is none."""
+    """Remove our index at ``path``, and its temporary files. Does nothing if it is missing."""
     for suffix in _SUFFIXES:
         with suppress(FileNotFoundError):
             os.unlink(path + suffix)
@@ -100,7 +100,7 @@ def filter_refused(name: str, path: bytes) -> RefusedError:
 
 
 class Capture:
-    """Captures one work tree, again and again, by way of an index of its own."""
+    """Captures one work tree, repeatedly, with an index of its own."""
 
     def __init__(
         self,
@@ -113,8 +113,8 @@ class Capture:
         borrows: bytes | None = None,
         only: bytes | None = None,
     ) -> None:
-        """``index`` is where the index is kept; ``reach`` opens the user's; ``borrows`` is a directory of objects that
-        the shadow does not borrow from; ``only`` is the one that holds every object that comes of no file.
+        """``index`` is our index's path; ``reach`` opens the user's; ``borrows`` is a directory of objects that the
+        shadow does not borrow from; ``only`` is the one with every object that does not come from a file.
         """
         assert source.work_tree is not None, "a bare repository has no files"
         self._work_tree = source.work_tree
@@ -152,7 +152,7 @@ class Capture:
         words = ("commit-tree", "--no-gpg-sign", *parents, "-F", "-", tree)
         commit = self._git.word(*words, stdin=message.encode(), at=at)
         if conflicts:
-            self.forget()  # ours has none any more, and the next capture is to find them again
+            self.forget()  # ours has none any more, and the next capture must find them again
         return Captured(commit, conflicts)
 
     def _refuse_pipes(self) -> None:
@@ -177,7 +177,7 @@ class Capture:
         return self._index + b".begun"
 
     def _unlooked(self) -> bytes:
-        """The file that says what ours stands on where the user's says that nothing need be looked at."""
+        """The file with the basis of our index, where the user's says that files need not be checked."""
         return self._index + b".unlooked"
 
     def _skip_worktree_file(self) -> bool:
@@ -185,8 +185,8 @@ class Capture:
         return found is not None and is_unchanged(self._work_tree, found)
 
     def _seed(self) -> bool:
-        """Begin with the user's index, unless ours has begun with what that still is, and with files there, and not
-        there, that still are, or are not: then return True.
+        """Start with the user's index, unless ours started with the same, and the files that it relied on are
+        unchanged: then return True.
         """
         fd = self._reach.opened(path := os.path.join(self._source.own, b"index"))
         if fd is None:
@@ -230,7 +230,7 @@ class Capture:
         """Copy a file to a name that it gets when it is whole."""
         fd = self._reach.opened(source)
         if fd is None:
-            return  # Git says what that means
+            return  # Git reports the fault
         try:
             copy = os.open(target + b".new", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
@@ -243,8 +243,8 @@ class Capture:
         os.rename(target + b".new", target)
 
     def _refuse_damaged(self, fd: int) -> None:
-        """Raise `StorageError` if the index open as ``fd``, a copy of the user's, does not end with the digest of what
-        is before it: Git itself reads one that is cut short as if zeros followed. Source: gitformat-index(5).
+        """Raise `StorageError` if the index open as ``fd``, a copy of the user's, does not end with the digest of its
+        content: Git reads a truncated one as if zeros followed. Source: gitformat-index(5).
         """
         digest = hashlib.new(self._rules.object_format)
         left = os.fstat(fd).st_size - digest.digest_size
@@ -253,7 +253,7 @@ class Capture:
             digest.update(piece)
             left -= len(piece)
         end = os.read(fd, digest.digest_size)
-        # (With ``index.skipHash``, Git writes zeros.)
+        # With ``index.skipHash``, Git writes zeros.
         if left or end not in (digest.digest(), bytes(digest.digest_size)):
             raise StorageError(
                 f"the index of the repository is damaged: {display(os.path.join(self._source.own, b'index'))}",
@@ -314,11 +314,11 @@ class Capture:
         for path in directories:
             if path in listed and not listed[path].startswith(_GITLINK):
                 raise StorageError(f"{display(path)} was replaced while it was captured", code="git_failed")
-        # (Of the copies, nothing is to be known.)
+        # Git must not remember the copies' stat data.
         self._git("update-index", "-z", "--index-info", stdin=_ended(listed[path] for path in paths if path in listed))
 
     def _changes(self) -> tuple[list[bytes], list[bytes]]:
-        """The tracked paths that are gone, and those that are not as our index has them."""
+        """The tracked paths that are gone, and those that differ from our index."""
         words = ("diff-files", "-z", "--raw", "--no-renames", "--no-ext-diff", "--ignore-submodules=dirty")
         fields = self._git.fields(*words)
         gone: list[bytes] = []
@@ -349,7 +349,7 @@ class Capture:
             for path, name in filters_of(self._git, paths)
             if name in self._rules.unrun.names and self._can_be_captured(path)
         ]
-        # (With what is known of the file forgotten, it is read.)
+        # Without its stat data, Git reads the file again.
         self._git("update-index", "-z", "--index-info", stdin=_ended(staged[path] for path in again))
         return again
 
@@ -364,8 +364,8 @@ class Capture:
         return os.path.isdir(full) and not os.path.islink(full)
 
     def _keep(self, tree: str, base: str, more: Sequence[str]) -> None:
-        """Have what ``base`` does not hold in the shadow's own store, and ``more`` objects: what the user's repository
-        also has may be reachable there from an index or a stash alone, and be collected tomorrow.
+        """Have the objects of the tree that ``base`` lacks in the shadow's own store, and ``more`` objects: in the
+        user's repository only an index or a stash may reference them, and its gc may delete them.
         """
         git = self._git
         before = git.word("rev-parse", "--verify", f"{base}^{{tree}}") if base else _empty_tree(git)
@@ -398,8 +398,8 @@ def _blobs_of(stages: Iterable[bytes]) -> list[str]:
 
 
 def give_conflicts(git: Git, listed: bytes) -> None:
-    """Have the index of the work tree that ``git`` works in hold the conflicts that are ``listed`` as
-    `Captured.conflicts` are, in place of the files that it has at their paths. Raises `StorageError`.
+    """Replace the entries in the index of ``git``'s work tree by the conflicts in ``listed``, in the format of
+    `Captured.conflicts`. Raises `StorageError`.
     """
     stages = listed.split(b"\0")[:-1]
     paths = dict.fromkeys(line.partition(b"\t")[2] for line in stages)
@@ -421,7 +421,7 @@ def _ended(paths: Iterable[bytes]) -> bytes:
 
 
 def _refuse_no_file(path: bytes) -> None:
-    """Refuse an index that is something else than a file; what leads nowhere is none, as Git has it."""
+    """Refuse an index that is no file; a dangling link counts as none, as for Git."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:

@@ -1,8 +1,9 @@
-"""Running Git so that no repository decides what is run: a controlled environment, no shell, limits on time and output.
+"""Running Git so that no repository can choose a program to run: a controlled environment, no shell, limits on time and
+output.
 
-The repository that Git is told to work in is the shadow, whose configuration is ours. Of the user's own configuration
-(``~/.gitconfig`` and the system's) what is about content is obeyed; what would run something else is overridden.
-Source: git(1), git-config(1), on ``GIT_CONFIG_COUNT``.
+Git works in the shadow, whose configuration is ours. The user's own configuration (``~/.gitconfig`` and the system's)
+is obeyed for content; settings that would run another program are overridden. Source: git(1), git-config(1), on
+``GIT_CONFIG_COUNT``.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ MAX_OUTPUT = 256 << 20
 
 _PIECE = 1 << 16
 _LITTLE_ROOM = 1 << 20
-"""Bytes: of a file that cannot be written where there is no more, that is taken for the reason."""
+"""A file of this size that cannot be written means a lack of disk space."""
 _QUOTING = re.compile(
     r"(?:unexpected|unterminated) line in |object directory |normalize alternate object path|bad shallow line"
     r"|bad graft data|bad \w+ config value "
 )
-"""In what Git says, before what it has read: that may be a line of any file, which a link led to at that moment."""
+"""In Git's messages, the text before a quotation, which may be a line of any file to which a link led then."""
 _KEPT = ("HOME", "XDG_CONFIG_HOME", "PATH", "TMPDIR", "USER", "LOGNAME", "LANG")
 _OVERRIDDEN = {
     "core.hooksPath": "/dev/null",
@@ -85,8 +86,8 @@ def find_git() -> str | None:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What Git gets to see of ``environ``, and what it is told: nothing there makes it use another repository, ask a
-    person, go to the network, or run anything but filters.
+    """Git's environment, from ``environ``: no variable makes it use another repository, ask a person, use the network,
+    or run a program except filters.
     """
     given = {name: environ[name] for name in _KEPT if name in environ} | _FIXED
     given["GIT_CONFIG_COUNT"] = str(len(_OVERRIDDEN))
@@ -110,9 +111,8 @@ class Git:
         objects: bytes | None = None,
         seconds: float = LONG_SECONDS,
     ) -> None:
-        """It is run in ``directory``, and takes no longer than ``seconds``; ``borrows`` is for
-        ``GIT_ALTERNATE_OBJECT_DIRECTORIES``, ``objects`` a directory of them in place of the repository's. Raises
-        `UnsupportedError` where there is no Git.
+        """Run in ``directory``, for at most ``seconds``; ``borrows`` is for ``GIT_ALTERNATE_OBJECT_DIRECTORIES``,
+        ``objects`` replaces the repository's directory of objects. Raises `UnsupportedError` without Git.
         """
         program = find_git()
         if program is None:
@@ -140,10 +140,10 @@ class Git:
         allowed: Sequence[int] = (0,),
         at: int | None = None,
     ) -> bytes:
-        """Run it, and return what it writes. ``at``: the microsecond that a commit says it was made.
+        """Run it, and return its output. ``at``: the time of a commit in microseconds.
 
-        Raises `StorageError` with the code ``git_failed`` and Git's own words if it ends otherwise than ``allowed``,
-        and ``git_slow`` if it takes too long; `UnsupportedError` if it writes more than ``limit`` bytes.
+        Raises `StorageError` with the code ``git_failed`` and Git's message for an exit code not in ``allowed``, and
+        ``git_slow`` if it takes too long; `UnsupportedError` if it writes more than ``limit`` bytes.
         """
         given = self._environment
         if at is not None:
@@ -167,7 +167,7 @@ class Git:
         return ended.out
 
     def _no_room(self, errors: str) -> OSError | None:
-        """That there was no room, if it was that; Git does not always say so."""
+        """The error of a lack of disk space, if that was the cause; Git does not always report it."""
         for number in (errno.ENOSPC, errno.EDQUOT):
             if os.strerror(number) in errors:
                 return OSError(number, os.strerror(number))
@@ -178,7 +178,7 @@ class Git:
         return None
 
     def fields(self, *words: str | bytes, stdin: bytes = b"", limit: int = MAX_OUTPUT) -> list[bytes]:
-        """What it writes, as a list of what ends with NUL (``-z``). Raises as a call."""
+        """Its output, as a list of NUL-terminated fields (``-z``). Raises as a call."""
         return self(*words, stdin=stdin, limit=limit).split(b"\0")[:-1]
 
     def word(self, *words: str | bytes, stdin: bytes = b"", at: int | None = None) -> str:

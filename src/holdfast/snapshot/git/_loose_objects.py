@@ -1,8 +1,7 @@
-"""Many loose objects as few packs: to make, to sync and to remove a file for each takes longer than all else does.
+"""Packing many loose objects: making, syncing and removing a file for each takes longer than all the rest.
 
-Each object is read by its own file, and gets into a pack under the name that its content has. What is large, or is not
-what its name says, is left to those that copy files as they are.
-Sources: gitformat-loose(5), gitformat-pack(5).
+Each object is read from its file, and gets into a pack under the name of its content. Large objects, and those with a
+wrong name, are left for copying as files. Sources: gitformat-loose(5), gitformat-pack(5).
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
 MANY = 200
 """Of fewer, each is copied by itself."""
 PREFIX = b"holdfast-loose-"
-"""What the packs are called that are made here. (``loose-`` is what `git maintenance` calls those that it makes.)"""
+"""Prefix of the packs that are made here. (``loose-`` is that of `git maintenance`.)"""
 
 _LARGE = 1 << 20
-"""Bytes, of a file and of what it holds."""
+"""Bytes, of a file and of its content."""
 _MOST_BYTES = 64 << 20
 """Of a pack, which is made in memory."""
 _KINDS = {b"commit": 1, b"tree": 2, b"blob": 3, b"tag": 4}
@@ -48,8 +47,8 @@ class PreparedPack(NamedTuple):
 
 
 def packed(objects: Iterable[tuple[str, bytes]]) -> Iterator[PreparedPack]:
-    """Packs of objects, each given by its name, in hexadecimal digits, and what its file holds; those that are left are
-    in none. All names are of one length.
+    """Packs of objects, given as names, in hexadecimal digits, and the contents of their files; the packs leave out
+    large and invalid ones. All names have the same length.
     """
     names: list[str] = []
     pieces: list[bytes] = []
@@ -69,20 +68,20 @@ def packed(objects: Iterable[tuple[str, bytes]]) -> Iterator[PreparedPack]:
 
 
 def is_small(size: int) -> bool:
-    """Whether a file of so many bytes may get into a pack."""
+    """Whether a file of this size may get into a pack."""
     return size <= _LARGE
 
 
 def make_index(git: Git, pack: bytes, target: bytes, digits: int) -> None:
-    """Make the index ``target`` of the file ``pack``, of objects whose names have so many digits. Git looks at all of
-    the pack for that. Raises `StorageError`.
+    """Make the index ``target`` of the file ``pack``, of objects with names of this many digits. Git reads all of the
+    pack. Raises `StorageError`.
     """
     kind = "sha256" if digits == 64 else "sha1"
     git("index-pack", "--no-rev-index", f"--object-format={kind}", "-o", target, pack)
 
 
 def _entry(name: str, data: bytes) -> bytes | None:
-    """An object as it is in a pack; None if it is to be left."""
+    """An object in the format of a pack; None if it is left out."""
     stream = zlib.decompressobj()
     try:
         text = stream.decompress(data, _LARGE + _HEAD)
@@ -115,15 +114,15 @@ def is_made_here(name: bytes) -> bool:
 
 
 def names_in(index: bytes, digits: int) -> set[str]:
-    """The objects that a pack's index (version 2) names, by names of so many hexadecimal digits. Raises `StorageError`
-    if it is no such index, `OSError`.
+    """The names in a pack's index (version 2), with this many hexadecimal digits. Raises `StorageError` if it is no
+    such index, `OSError`.
     """
     with open(index, "rb") as file:
         head = file.read(8 + 256 * 4)
         if head[:8] != b"\xfftOc\0\0\0\2" or len(head) < 8 + 256 * 4:
             raise StorageError(f"{os.fsdecode(index)} is no index of a pack", code="git_failed")
         size, count = digits // 2, int.from_bytes(head[-4:], "big")
-        # (Each object has a checksum and a place beside its name; the file may claim any number.)
+        # Each object has a checksum and an offset besides its name; the file may claim any number.
         if os.fstat(file.fileno()).st_size < len(head) + count * (size + 8) + 2 * size:
             raise StorageError(f"{os.fsdecode(index)} names more objects than it has room for", code="git_failed")
         names = file.read(count * size)

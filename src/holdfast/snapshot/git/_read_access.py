@@ -1,8 +1,8 @@
-"""What of a repository may be read, where a command that works in it may be confined and see less.
+"""Which parts of a repository may be read, when a command that works in it may be confined and see less.
 
-Any name in it can lead elsewhere, and can be swapped at any moment: a path that was looked at says nothing of what is
-opened by it a moment later. So what we read ourselves is asked where it lies once it is open; for what Git reads there,
-there is nothing but the look before.
+Any name in it can lead outside, and can be replaced at any moment: a check of a path proves nothing about the file that
+is opened a moment later. So the location of each file that we read is checked after opening; for files that Git reads,
+only the check before is possible.
 """
 
 from __future__ import annotations
@@ -34,19 +34,18 @@ _READ_OF_A_REPOSITORY = (
 
 
 class ReadAccess:
-    """What the forks of one workspace may show: all but what is Holdfast's own, or hidden from runs."""
+    """The paths that the forks of one workspace may show: all except Holdfast's own, and those hidden from runs."""
 
     def __init__(self, context: ProviderContext, hidden: Sequence[bytes], fork: bytes = b"") -> None:
         """``hidden``: the directories that are hidden from runs. ``fork``: the work tree that is read, if it is a fork
-        of this session's, which may see what was lent to it.
+        of this session, which may also read its borrowed stores.
         """
         self._open = [context.root, *lent_to(context.root), *lent_to(fork)]
         self._closed = (context.state, *context.own, *hidden)
 
     def refuse_hidden(self, source: UserRepository) -> list[bytes]:
-        """Refuse to read a repository that is, or parts of which lead to, where its runs may not look: a fork would
-        show it, and Git itself follows what is borrowed from. Return what `stores` does. Raises `RefusedError`
-        (``git_hidden``).
+        """Refuse to read a repository that is, or has parts, where its runs may not read: a fork would show it, and Git
+        itself follows the stores that it borrows from. Returns as `stores`. Raises `RefusedError` (``git_hidden``).
         """
         further = os.path.join(source.common, b"commondir")
         if source.own != source.common and os.path.lexists(further):  # which Git would follow, and we have not
@@ -65,7 +64,7 @@ class ReadAccess:
         return self.stores(source)
 
     def stores(self, source: UserRepository) -> list[bytes]:
-        """The directories of objects that are read: the repository's own, last, with what that borrows from. Raises
+        """The directories of objects to read: the repository's own, last, with those that it borrows from. Raises
         `RefusedError` (``git_hidden``, ``git_objects``).
         """
         found = stores_behind(objects := os.path.join(source.common, b"objects"), read=self.content)
@@ -76,8 +75,8 @@ class ReadAccess:
         return found
 
     def opened(self, path: bytes) -> int | None:
-        """The regular file ``path``, which may be a link, open to be read; None if there is none. Never waits. Raises
-        `RefusedError` (``git_hidden``) if it is where nothing may be read, `OSError`.
+        """The regular file ``path``, maybe a link, opened for reading; None if it is missing. Never blocks. Raises
+        `RefusedError` (``git_hidden``) for a place that may not be read, `OSError`.
         """
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -109,8 +108,8 @@ class ReadAccess:
             return bytes(found)
 
     def _may_read(self, real: bytes) -> bool:
-        """A process that works in the repository decides what it leads to, and may work where that cannot be seen: what
-        is Holdfast's own is read only by forks that it has given it to, and what is hidden from runs by none.
+        """A process in the repository decides where it leads, and may work where that is invisible: only forks that
+        were given Holdfast's own files may read them, and no fork may read paths that are hidden from runs.
         """
         if any(under(real, os.path.realpath(path)) for path in self._open):
             return True

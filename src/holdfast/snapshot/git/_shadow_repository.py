@@ -1,7 +1,7 @@
 """The shadow: a bare repository in the home with an object store of its own, which borrows from the user's.
 
-Every command that looks at files runs in it, so that its configuration holds, which is written here: what concerns
-content as the user's repository has it, and that repository's filters if they are trusted.
+Every command that reads files runs in it, so that its configuration applies, which is written here: the user's
+repository's settings for content, and its filters if they are trusted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def shadow_name(object_format: str) -> str:
-    """What the shadow of a repository with names of objects like these is called, in the state directory."""
+    """The name, in the state directory, of the shadow of a repository with such object names."""
     return f"shadow-{object_format}.git"
 
 
@@ -45,8 +45,8 @@ class ShadowRepository:
         borrows: bytes | None = None,
         seconds: float = LONG_SECONDS,
     ) -> Git:
-        """Git, working in the shadow, and in ``work_tree``'s directory if there is one; reading objects from the
-        directory ``borrows`` besides.
+        """Git in the shadow, and in ``work_tree``'s directory if there is one; it also reads objects from the directory
+        ``borrows``.
         """
         directory = work_tree or self.path
         return Git(
@@ -59,7 +59,7 @@ class ShadowRepository:
         )
 
     def filters(self) -> set[str]:
-        """The names of the filters that are run in it: those that have a command."""
+        """The names of the filters that run in it: those with a command."""
         return filters_run_by(self.git(seconds=QUICK_SECONDS))
 
     def exists(self) -> bool:
@@ -69,9 +69,9 @@ class ShadowRepository:
     def prepare(
         self, settings: RepositorySettings, stores: Sequence[bytes], *, kept: bytes, trust_filters: bool
     ) -> None:
-        """Have a shadow that borrows from the directories ``stores``, all that the user's repository has objects in,
-        and from what is ``kept`` for forks if there is any, and captures files as that repository does. The shared
-        lock is held: it is there whole or not at all. Raises `StorageError`, `OSError`.
+        """Make or update a shadow that borrows from the directories ``stores``, all those with objects of the user's
+        repository, and from the objects ``kept`` for forks, if any, and that captures files as that repository does.
+        The shared lock is held; atomic. Raises `StorageError`, `OSError`.
         """
         borrowed = [*stores, *([kept] if os.path.isdir(kept) else [])]
         if not self.exists():
@@ -106,11 +106,12 @@ class ShadowRepository:
         os.rename(path + b".new", path)
 
     def keep(self, git: Git, names: Iterable[str], *, promised: bool, only: bytes | None) -> None:
-        """Have these objects in the shadow's own store, durably: whatever the user's gc does, they stay. They come of
-        the directory ``only`` alone, if there is such: Git itself follows whatever the user's store borrows from now.
+        """Copy these objects to the shadow's own store, durably: they stay, whatever the user's gc does. They come from
+        the directory ``only``, if given: Git itself follows every store that the user's borrows from now.
 
-        ``promised``: the user's repository is a partial clone; what it has never fetched cannot be had, nor lost.
-        Raises `StorageError` if another one is missing, `RefusedError` (``git_objects``) if it is not in ``only``.
+        ``promised``: the user's repository is a partial clone; objects that it has never fetched are neither available
+        nor lost. Raises `StorageError` if another one is missing, `RefusedError` (``git_objects``) if it is not in
+        ``only``.
         """
         own = _OwnObjects(self.objects)
         borrowed = [name for name in names if not own.holds(name)]
@@ -139,7 +140,7 @@ def filters_run_by(git: Git) -> set[str]:
 
 
 class _OwnObjects:
-    """What is in an object store itself, and not in what it borrows from: no command of Git tells."""
+    """The objects of a store itself, without those that it borrows: no command of Git lists them."""
 
     def __init__(self, objects: bytes) -> None:
         self._objects = objects
@@ -197,7 +198,7 @@ def _content_values(settings: RepositorySettings, *, trust_filters: bool) -> dic
 
 
 def _text(included: Iterable[str], values: Mapping[str, str]) -> bytes:
-    """What is included comes first, as the user's own configuration comes before a repository's."""
+    """Included files come first, as the user's own configuration comes before a repository's."""
     return b"".join(
         config_section(*each) for each in [*(("include.path", path) for path in included), *sorted(values.items())]
     )

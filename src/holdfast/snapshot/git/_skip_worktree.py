@@ -1,8 +1,9 @@
-"""What an index says not to look at (``skip-worktree``, ``assume-unchanged``), and is in the work tree all the same.
+"""Paths that an index marks as not to be checked (``skip-worktree``, ``assume-unchanged``), but that exist in the work
+tree.
 
-Those marks are promises of the user's to Git, and spare it a look. They are taken away in an index of our own, so that
-a change is seen whatever was promised; but for files with ``skip-worktree`` that are not there, as in a sparse
-checkout: those are not gone. Source: git-update-index(1).
+These marks are the user's promises to Git, and save it a check. Our own index drops them, so that changes are seen in
+spite of them; except ``skip-worktree`` for missing files, as in a sparse checkout: those are not deleted. Source:
+git-update-index(1).
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
 
 _NOTHING, _DIRECTORY, _FILE = b"-", b"d", b"f"
 _LISTED = b"H"
-"""How ``git ls-files -v`` marks what is in the index and looked at; in lower case where it is assumed unchanged."""
+"""The mark of ``git ls-files -v`` for an entry that is checked; in lower case if it is assumed unchanged."""
 _AS_THE_INDEX_SAYS = ("-c", "sparse.expectFilesOutsideOfPatterns=true")
 """Git itself takes ``skip-worktree`` for off where a file is there, in a sparse checkout, and would not list it."""
 
 
 def clear_flags(git: Git, work_tree: bytes) -> bytes:
-    """Have ``git``'s index, which is ours, say of nothing in ``work_tree`` that it need not be looked at. Returns what
-    that stands on, for `is_unchanged`: its length goes with the places where the tree ends, and not with the files
-    behind. Raises `StorageError`.
+    """Clear the marks of ``git``'s index, which is ours, for files in ``work_tree``. Returns their basis, for
+    `is_unchanged`: its length depends on the places where the tree ends, not on the number of files below. Raises
+    `StorageError`.
     """
     assumed: list[bytes] = []
     skipped: list[bytes] = []
@@ -39,7 +40,7 @@ def clear_flags(git: Git, work_tree: bytes) -> bytes:
         if mark.upper() == b"S":
             skipped.append(item[2:])
     there, found = _looked_up(work_tree, skipped)
-    # (Asked for both at once, Git does the one and not the other.)
+    # With both options at once, Git applies only one.
     for option, paths in (("--no-assume-unchanged", assumed), ("--no-skip-worktree", there)):
         if paths:
             git("update-index", option, "-z", "--stdin", stdin=b"".join(path + b"\0" for path in paths))
@@ -47,13 +48,13 @@ def clear_flags(git: Git, work_tree: bytes) -> bytes:
 
 
 def is_unchanged(work_tree: bytes, found: bytes) -> bool:
-    """Whether all that `clear_flags` found is there, and all that it did not is not."""
+    """Whether the paths that `clear_flags` found still exist, and the others are still missing."""
     return all(_kind(os.path.join(work_tree, each[1:])) == each[:1] for each in found.split(b"\0")[:-1])
 
 
 def _looked_up(work_tree: bytes, paths: Iterable[bytes]) -> tuple[list[bytes], dict[bytes, bytes]]:
-    """Those of ``paths`` that are there; and what each stands on: what is at it, or at the directory above which is
-    none, where nothing can be below.
+    """Those of ``paths`` that exist; and the basis of each: the object at it, or at the nearest parent that is no
+    directory, below which nothing can exist.
     """
     there: list[bytes] = []
     found: dict[bytes, bytes] = {}

@@ -1,7 +1,8 @@
-"""Copies of changed files for Git to take in: a process in the work tree can put a link in the way to any of them after
-Git has looked and before Git opens it, and what Git reads there would be in a commit.
+"""Copies of changed files for Git to read: a process in the work tree can put a link into the path of any of them
+between Git's check and its opening, and the content behind it would be in a commit.
 
-Each is copied by way of its directory, which no link leads to. Attributes go with them; the rest Git has of the index.
+Each is copied through its directory, which is opened without links. Files of attributes are copied as well; Git reads
+the rest from the index.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
 
 _ATTRIBUTES = b".gitattributes"
 _TAKEN = (FileExistsError, NotADirectoryError)
-"""Another of the paths is where this one, or its directory, was to be: one of them was something else a moment ago."""
+"""Another of the paths has the place of this one, or of its directory: one of them has changed its type since."""
 _GONE = (NotFoundError, RefusedError, *_TAKEN)
-"""What is not there, or not to be reached but by a link: it has changed again since it was found to have changed."""
+"""It is missing, or only reachable through a link: it has changed again since it was found changed."""
 
 
 @contextmanager
 def staged(work_tree: bytes, paths: Iterable[bytes], place: bytes) -> Generator[set[bytes]]:
-    """Have copies of ``paths``, files and links in ``work_tree``, in the directory ``place`` by the same names, until
-    the block ends; yield those that are directories instead, which are not copied. Those that are gone are not there.
-    Raises `StorageError` (``git_failed``) if one cannot be read, `OSError`.
+    """Have copies of ``paths``, files and links in ``work_tree``, in the directory ``place`` under the same names,
+    until the block ends; yields those that are directories, which are not copied. Missing ones are left out. Raises
+    `StorageError` (``git_failed``) if one cannot be read, `OSError`.
     """
     remove_whole(place)
     make_private(place)
@@ -49,8 +50,8 @@ def staged(work_tree: bytes, paths: Iterable[bytes], place: bytes) -> Generator[
 
 
 def _copied(root: Root, paths: Iterable[bytes], place: bytes) -> set[bytes]:
-    """Files first, and the directories of all, then links: no name in ``place`` is ever reached by one of these, also
-    where what was a link becomes a directory meanwhile, and holds another of the paths.
+    """Files first, with all directories, then links: so no name in ``place`` is ever reached through one of these
+    links, even if a link becomes a directory meanwhile that contains another of the paths.
     """
     directories: set[bytes] = set()
     looked: set[bytes] = set()

@@ -1,8 +1,8 @@
-"""Submodules in a fork: each a repository of its own, as the fork itself is, at the commit that the fork has of it.
+"""Submodules in a fork: each is a repository of its own, like the fork itself, at the commit that the fork has for it.
 
-Where a submodule's repository lies is said by files that any process may have written. What is in the workspace, or
-belongs to the repository around it as Git itself lays it out, is taken; all else is left, and its files are plain
-files. Sources: gitsubmodules(7), gitmodules(5), gitrepository-layout(5).
+Files that any process may have written name the place of a submodule's repository. One in the workspace, or in its
+normal place within the surrounding repository, is accepted; all others are skipped, and their files are plain files.
+Sources: gitsubmodules(7), gitmodules(5), gitrepository-layout(5).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MODULES = b"modules"
 
 
 class ObjectLender(Protocol):
-    """What keeps the objects and knows the refs of the user's repositories."""
+    """Keeps the objects, and knows the refs, of the user's repositories."""
 
     def __call__(self, source: UserRepository, most_bytes: int) -> tuple[Mapping[str, str], int]:
         """Keep all objects of a repository for forks, and return its refs and how many bytes had to be copied for
@@ -77,9 +77,9 @@ class Submodules:
         most_bytes: int,
         trust_filters: bool,
     ) -> None:
-        """``look`` says what of a repository concerns content, and raises `HoldfastError` if Git is to read nothing of
-        it; ``lend`` keeps objects in ``kept``, which has those of names of one ``object_format``; no more than
-        ``most_bytes`` are copied altogether (0: any number).
+        """``look`` returns a repository's settings for content, and raises `HoldfastError` if Git must not read it;
+        ``lend`` keeps objects in ``kept``, for names of one ``object_format``; at most ``most_bytes`` are copied
+        altogether (0: any number).
         """
         self._look = look
         self._lend = lend
@@ -89,16 +89,17 @@ class Submodules:
         self._copied = 0
         self._trust_filters = trust_filters
         self._made: set[bytes] = set()
-        """The own directories of those that are."""
+        """The own directories of the finished ones."""
         self._now = True
         self._tried = 0
         self._left: list[str] = []
-        """What is to be said of those that are not."""
+        """The messages about skipped ones."""
 
     def make(self, work_tree: bytes, source: UserRepository, *, now: bool) -> None:
-        """Have each submodule of ``source``, and those in them, that is a repository there be one in ``work_tree``,
-        where ``source`` is checked out, as it is ``now`` or was once, and nobody works yet. What cannot be is left as
-        an empty directory, and that is logged, for people. Raises `StorageError` where Git fails in ``work_tree``.
+        """Make a repository in ``work_tree`` for each submodule of ``source``, and nested ones, that is a repository
+        there. ``source`` is checked out in ``work_tree``, with its present state (``now``) or a former one, and no
+        process works there yet. Impossible ones are left as an empty directory, which is logged, for people. Raises
+        `StorageError` if Git fails in ``work_tree``.
         """
         self._now = now
         left = [_Superproject(source, work_tree, git_directory(work_tree), b"")]
@@ -201,15 +202,15 @@ class Submodules:
         raise _SkippedError(f"its repository lies elsewhere, in {display(source.own)}")
 
     def _is_free(self, own: bytes, modules: bytes) -> bool:
-        """Whether neither the directory nor one that it lies in below ``modules`` is another one's."""
+        """Whether neither the directory nor a parent of it below ``modules`` belongs to another submodule."""
         if os.path.lexists(own):
             return False
         return not any(other.startswith(modules + b"/") and under(own, other) for other in self._made)
 
 
 def renew_indexes(fork: bytes) -> None:
-    """`renew_index` of the work tree ``fork``, and of each repository of a submodule that lies in it, nested ones too.
-    What was written there since may lead to one of the user's, of which nothing is read or written. Raises
+    """`renew_index` for the work tree ``fork``, and for each repository of a submodule in it, including nested ones.
+    Files that were written there since may lead to one of the user's, which is neither read nor written. Raises
     `StorageError`.
     """
     top = os.path.realpath(fork)
@@ -246,13 +247,13 @@ def _source(around: UserRepository, path: bytes) -> UserRepository | None:
 
 
 def _links(git: Git) -> Iterator[tuple[bytes, str]]:
-    """The paths of the submodules of what is checked out, and the commits that they are at."""
+    """The paths of the submodules of the checked out commit, and their commits."""
     for found in _LINK.finditer(git("ls-files", "--stage", "-z", limit=1 << 30)):
         yield found[2], found[1].decode()
 
 
 def _names(git: Git) -> dict[bytes, str]:
-    """What the submodules at paths are called: what a commit says, of any origin. Used in configuration alone."""
+    """The names of submodules by path: from a commit of any origin. Used in configuration alone."""
     blob = "HEAD:.gitmodules"
     size = git("cat-file", "-s", blob, allowed=(0, 128)).strip()
     if not size.isdigit() or int(size) > _MOST_NAMES:

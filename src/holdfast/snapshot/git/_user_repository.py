@@ -65,17 +65,17 @@ class UserRepository(NamedTuple):
     """A work tree of Git, and where Git keeps what belongs to it."""
 
     work_tree: bytes | None
-    """None: a bare repository, which has none."""
+    """None: a bare repository."""
     own: bytes
     """The Git directory of this work tree: its index, its HEAD."""
     common: bytes
-    """The one that all work trees of the repository share."""
+    """The directory that all work trees of the repository share."""
     inside: bytes = b""
     """Where in the work tree the workspace is."""
 
 
 class RepositorySettings(NamedTuple):
-    """What a repository says, beside its tree, that concerns content. All of it is untrusted."""
+    """A repository's settings, beside its tree, that concern content. All of it is untrusted."""
 
     core: Mapping[str, str]
     filters: Mapping[str, str]
@@ -87,9 +87,9 @@ class RepositorySettings(NamedTuple):
     """Objects are missing that a server has promised."""
     object_format: str
     rules: Mapping[bytes, bytes] = MappingProxyType({})
-    """What is in its directory ``info``, by names: how files are captured."""
+    """The files in its directory ``info``, by name, that affect captures."""
     patterns: bytes | None = None
-    """Of the sparse checkout; None: there are none."""
+    """Those of the sparse checkout; None without one."""
     shallow: bytes = b""
     """Where the history was cut off; empty: nowhere."""
     included: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class RepositorySettings(NamedTuple):
 
     @property
     def required(self) -> list[str]:
-        """Those of `drivers` without which, the repository says, files are of no use."""
+        """Those of `drivers` that the repository requires for its files."""
         return [name for name in self.drivers if _is_true(self.filters.get(f"filter.{name}.required"))]
 
     @property
@@ -107,7 +107,7 @@ class RepositorySettings(NamedTuple):
 
 
 def find_user_repository(root: bytes) -> UserRepository | None:
-    """The repository that the directory ``root`` lies in, or is (a bare one); None if there is none."""
+    """The repository that contains the directory ``root``, or that it is (a bare one); None without one."""
     if all(os.path.lexists(os.path.join(root, name)) for name in (b"HEAD", b"objects", b"refs", b"config")):
         return UserRepository(None, root, root)
     found = find_repository(root)
@@ -131,8 +131,8 @@ def refuse_unfinished(source: UserRepository) -> None:
 
 
 def refuse_pipes(source: UserRepository, stores: Iterable[bytes], directory: bytes) -> None:
-    """Raise `RefusedError` (``git_pipe``) if there is a pipe that Git would read, and wait for a writer: in the
-    repository, in its ``stores`` of objects, or included by its configuration, which Git parses in ``directory``.
+    """Raise `RefusedError` (``git_pipe``) for a pipe that Git would read, and wait for a writer: in the repository, in
+    its ``stores`` of objects, or included by its configuration, which Git parses in ``directory``.
     """
     borrowed = (os.path.join(store, b"info/alternates") for store in stores)
     parts = (os.path.join(each, name) for each in {source.own, source.common} for name in _READ_BY_GIT)
@@ -149,11 +149,11 @@ def refuse_pipes(source: UserRepository, stores: Iterable[bytes], directory: byt
 
 
 def _included(path: bytes, directory: bytes) -> Iterator[bytes]:
-    """The files that a configuration file includes, on whatever condition, and those that they do."""
+    """The files that a configuration file includes, under any condition, directly or indirectly."""
     left, seen = [path], {path}
     while left:
         at = left.pop()
-        with suppress(OSError, StorageError):  # Git says what that means
+        with suppress(OSError, StorageError):  # Git reports the fault
             text = read_regular(at, _MAX_CONFIG) or b""
             for key, value in _variables(text, directory) if b"include" in text.lower() else ():
                 if key == "include.path" or (key.startswith("includeif.") and key.endswith(".path")):
@@ -165,7 +165,7 @@ def _included(path: bytes, directory: bytes) -> Iterator[bytes]:
 
 
 def _below(directory: bytes) -> Iterator[bytes]:
-    """All in a directory, and in those that lie in it, that is neither a file nor a directory."""
+    """Every path below a directory that is neither a file nor a directory."""
     left = [directory]
     while left:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(left.pop()) as found:
@@ -177,12 +177,12 @@ def _below(directory: bytes) -> Iterator[bytes]:
 
 
 def links_below(directory: bytes) -> Iterator[bytes]:
-    """All links in a directory, and in those that lie in it."""
+    """Every link below a directory."""
     return (path for path in _below(directory) if os.path.islink(path))
 
 
 def head_of(source: UserRepository) -> str:
-    """The name of the commit that HEAD is; empty if there is none yet. Reads no object. Raises `StorageError`."""
+    """The name of HEAD's commit; empty without one. Reads no object. Raises `StorageError`."""
     git = Git(source.own, git_dir=source.own, seconds=QUICK_SECONDS)
     found = git("rev-parse", "--verify", "--quiet", "HEAD", allowed=(0, 1)).decode("ascii", "replace").strip()
     return found if _OBJECT.match(found) else ""
@@ -207,8 +207,8 @@ def pin_name(session: str, base: str) -> str:
 
 
 def pin(common: bytes, session: str, base: str) -> None:
-    """Have the user's own gc keep the commit ``base``, and all that it holds. Idempotent. Raises `RefusedError`
-    (``git_objects``) where a link would have Git write elsewhere, `StorageError`.
+    """Make the user's own gc keep the commit ``base``, with all its objects. Idempotent. Raises `RefusedError`
+    (``git_objects``) where a link would redirect Git's writes, `StorageError`.
     """
     if base:
         if link := _link_to_pin(common, session, base):
@@ -221,9 +221,7 @@ def pin(common: bytes, session: str, base: str) -> None:
 
 
 def unpin(common: bytes, session: str, base: str) -> None:
-    """Take the pin away, if it is there and the repository is. Where a link leads, there is none of ours. Raises
-    `StorageError`.
-    """
+    """Remove the pin, if it and the repository exist. Behind a link there is none of ours. Raises `StorageError`."""
     if base and os.path.lexists(os.path.join(common, b"HEAD")) and not _link_to_pin(common, session, base):
         Git(common, git_dir=common, seconds=QUICK_SECONDS)("update-ref", "--no-deref", "-d", pin_name(session, base))
         with suppress(OSError):  # another one is in it; or Git, which keeps it, does not keep refs in directories
@@ -231,7 +229,7 @@ def unpin(common: bytes, session: str, base: str) -> None:
 
 
 def _link_to_pin(common: bytes, session: str, base: str) -> bytes:
-    """A link that the pin, or what Git would log of it, lies behind or is; empty: there is none."""
+    """A link that is, or leads to, the pin or its log; empty without one."""
     for at in (common, os.path.join(common, b"logs")):
         for name in (b"", *os.fsencode(pin_name(session, base)).split(b"/")):
             at = os.path.join(at, name) if name else at
@@ -241,8 +239,9 @@ def _link_to_pin(common: bytes, session: str, base: str) -> bytes:
 
 
 def read_settings(source: UserRepository, directory: bytes, read: ReadFile) -> RepositorySettings:
-    """What the repository's own files say; ``read`` reads them, and Git parses its configuration, in ``directory``.
-    What that includes is not read. Raises `StorageError` if it is no configuration, and what ``read`` does.
+    """The settings in the repository's own files; ``read`` reads them, and Git parses its configuration, in
+    ``directory``. Included files are not read. Raises `StorageError` for an invalid configuration, and the errors of
+    ``read``.
     """
     listed = _listed(os.path.join(source.common, b"config"), directory, read)
     if _is_true(listed.get("extensions.worktreeconfig")):
@@ -272,22 +271,22 @@ def read_settings(source: UserRepository, directory: bytes, read: ReadFile) -> R
 
 
 def included_for(source: UserRepository, directory: bytes) -> list[str]:
-    """The files that the user's own configuration includes because it is this repository (``includeIf``), and nowhere
-    else, in the order in which each is to be included. Raises `StorageError`.
+    """The files that the user's own configuration includes only for this repository (``includeIf``), in the order of
+    their inclusion. Raises `StorageError`.
     """
     nowhere = Git(directory, git_dir=_NOWHERE, seconds=QUICK_SECONDS)
     everywhere = _origins(nowhere)
     found: list[str] = []
     for origin in _origins(Git(source.work_tree or source.own, git_dir=source.own, seconds=QUICK_SECONDS)):
-        # (What one of them includes by itself comes with it, where that is after what was included before.)
+        # Files that one of them includes itself come with it.
         if origin not in everywhere and not any(origin in _parts(nowhere, os.fsencode(each)) for each in found):
             found.append(origin)
     return found
 
 
 def _origins(git: Git) -> dict[str, None]:
-    """The files that the user's own configuration consists of where ``git`` works, in that order. (What a repository's
-    own includes is listed with that, and left out.)
+    """The files of the user's own configuration for ``git``'s directory, in order. (Those of a repository's own
+    configuration are listed as well, and left out.)
     """
     fields = git.fields("config", "--includes", "-z", "--show-scope", "--show-origin", "--name-only", "--list")
     triples = zip(fields[::3], fields[1::3], fields[2::3], strict=True)
@@ -316,8 +315,8 @@ def _listed(path: bytes, directory: bytes, read: ReadFile) -> dict[str, str]:
 
 
 def _variables(text: bytes, directory: bytes) -> Iterator[tuple[str, str]]:
-    """Every key of a configuration with its value, as they are in it. (Git gets the text, and no path: that might be
-    another file by then, or a pipe.)
+    """Every key of a configuration with its value. (Git gets the text, not a path, which might be another file by then,
+    or a pipe.)
     """
     git = Git(directory, seconds=QUICK_SECONDS)
     words = ("config", "--file", "-", "--no-includes", "-z", "--list")

@@ -1,8 +1,8 @@
-"""The repository of a work tree that commands run in: a ``.git`` of its own, which borrows objects from what is kept
-for forks (`kept`), and never from the user's.
+"""The repository of a work tree for commands: a ``.git`` of its own, which borrows objects from the store for forks
+(`kept`), and never from the user's.
 
-All that Git writes there stays in the work tree: a command that may change that, and nothing else in the home, can
-commit, and an undo there takes back what Git changed as well. Borrowed objects are only read (I15).
+Git writes only into the work tree there: a command with access to that alone, and not to the home, can commit, and an
+undo there reverses Git's changes as well. Borrowed objects are only read (I15).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def make_repository(
     branch: str,
     trust_filters: bool,
 ) -> None:
-    """Make the new directory ``work_tree`` a repository with nothing checked out, whose HEAD is ``commit``, one of the
-    shadow's that stands on the user's ``base`` (empty: on none), and which has ``more`` objects of the shadow's. It
-    borrows from the directory of objects ``kept``, which has ``base``, and what ``refs``, which it gets, name. HEAD is
-    detached, or on the ``branch``, which is new, or was at ``base``. Raises `RefusedError` (``branch_exists``) if that
-    is elsewhere, `StorageError`, `OSError`.
+    """Make the new directory ``work_tree`` a repository without checked out files. HEAD is ``commit``, a commit of the
+    shadow that follows the user's ``base`` (empty: none); the repository has ``more`` of the shadow's objects. It
+    borrows from the directory of objects ``kept``, which has ``base`` and the objects of ``refs``, which become its
+    refs. HEAD is detached, or on the ``branch``, which is new, or was at ``base``. Raises `RefusedError`
+    (``branch_exists``) if that is at another commit, `StorageError`, `OSError`.
     """
     own = git_directory(work_tree)
     os.mkdir(work_tree, 0o700)
     _furnish(own, settings, kept, own_config_text(settings, trust_filters=trust_filters))
-    if not settings.partial:  # (of which it cannot be told what is missing, so that all of the shadow's is kept)
+    if not settings.partial:  # a partial one may lack objects, so all of the shadow's are kept
         pack = os.path.join(own, b"objects/pack/pack")
         wanted = "".join(f"{name}\n" for name in (commit, *more)) + (f"^{base}\n" if base else "")
         shadow.git()("pack-objects", "--quiet", "--revs", "--non-empty", pack, stdin=wanted.encode())
@@ -69,9 +69,9 @@ def make_inner_repository(
     refs: Mapping[str, str],
     trust_filters: bool,
 ) -> None:
-    """Make the empty directory ``work_tree``, of a submodule, a repository with nothing checked out, whose HEAD is
-    ``commit`` and which has all else in the new directory ``own``. It borrows from ``kept``, which has that commit.
-    Raises `StorageError`, `OSError`; what was made until then stays.
+    """Make the empty directory ``work_tree``, of a submodule, a repository without checked out files, with HEAD at
+    ``commit`` and its other files in the new directory ``own``. It borrows from ``kept``, which has that commit. Raises
+    `StorageError`, `OSError`; an incomplete result stays.
     """
     is_apart = own != git_directory(work_tree)
     more = {"core.worktree": os.fsdecode(os.path.relpath(work_tree, own))} if is_apart else {}
@@ -121,8 +121,8 @@ def _check_out_branch(git: Git, branch: str, commit: str, base: str) -> None:
 
 
 def _give_refs(git: Git, own: bytes, refs: Mapping[str, str]) -> None:
-    """Have the new repository ``own`` hold those of the refs that name what it has, all in one file, however many.
-    (Others may be of another repository, which a link led to as Git read them.) Source: gitrepository-layout(5).
+    """Write those of the refs whose objects exist into the new repository ``own``, all in one file, however many.
+    (Others may be of another repository, to which a link led when Git read them.) Source: gitrepository-layout(5).
     """
     if not refs:
         return
@@ -137,9 +137,9 @@ def _give_refs(git: Git, own: bytes, refs: Mapping[str, str]) -> None:
 
 
 def renew_index(work_tree: bytes, own: bytes) -> None:
-    """Have Git look again at files of a work tree that were written anew, whose index is in the directory ``own``. It
-    takes one for changed, without a look at the content, whose length is not that of what it has written there itself:
-    where ends of lines, identifiers or LFS make two files of one object. Raises `StorageError`.
+    """Let Git check rewritten files of a work tree again, whose index is in the directory ``own``. Without that, Git
+    takes a file for changed, without reading it, if its length differs from the one that Git wrote: line ends,
+    identifiers or LFS make two files of one object. Raises `StorageError`.
     """
     git = Git(work_tree, git_dir=own, work_tree=work_tree)
     git("update-index", "-q", "--refresh", allowed=(0, 1))
@@ -149,7 +149,7 @@ def renew_index(work_tree: bytes, own: bytes) -> None:
     for about, path in zip(found[::2], found[1::2], strict=True):
         before, after, name, _, status = about.removeprefix(b":").split(b" ")
         if status == b"M" and before == after and path not in unmerged:
-            again.append(b"%s %s 0\t%s\0" % (before, name, path))  # (without what it was like on the disk)
+            again.append(b"%s %s 0\t%s\0" % (before, name, path))  # without its stat data
     if again:
         git("update-index", "-z", "--index-info", stdin=b"".join(again))
         git("update-index", "-q", "--refresh", allowed=(0, 1))

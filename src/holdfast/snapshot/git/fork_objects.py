@@ -1,17 +1,16 @@
-"""What forks borrow: a store of objects in the home, whose files are those of the user's store, under names of our own.
+"""The store of objects that forks borrow from, in the home: its files are those of the user's store, under our own
+names.
 
-Git writes no object that it finds in what it borrows from. Were that the user's store, a commit in a fork could stand
-on what nothing of the user's names, or nothing will tomorrow, and the user's gc would take it away. From this store
-nothing is taken while a fork is there; so what Git in a fork has once found, it finds as long as that is.
+Git does not write objects that it can borrow. If forks borrowed from the user's store, a commit in a fork could depend
+on objects without a reference there, which the user's gc would delete. This store keeps all objects while a fork
+exists, so Git in the fork always finds them.
 
-A file shares its blocks with the user's, where the file system can do that, and else is a copy; what is loose and much
-gets into packs (`loose`). One that is in such a store already, of a fork that is forked, is the same file by a second
-name, if it can have one. **Never is it one of the user's**: a file of two names is one file. A process that may write
-where it has the one, as what runs in the workspace or in a fork may, would change what is read by the other, and Git
-compares nothing in a pack with its name; Git in a fork renews the time of packs that it comes upon; and to give a name,
-and to take it away, changes the time by which undo tells whether another process has edited what a step has left. No
-file is ever changed, by Git neither; what has a name here is not made again. Sources: gitrepository-layout(5),
-gitformat-pack(5), gitformat-commit-graph(5).
+A file shares its blocks with the user's, where the file system can, and is a copy otherwise; many loose objects become
+packs (`loose`). A file of another such store, when a fork is forked, gets a second hard link, if possible. **Never a
+file of the user's**: a process that may write to one name, in the workspace or in a fork, would change the content
+under the other, and Git does not verify packs. Git in a fork also renews the times of packs. And adding or removing a
+name changes the ctime by which undo recognises other processes' edits. No file is ever changed, nor made again under
+its name. Sources: gitrepository-layout(5), gitformat-pack(5), gitformat-commit-graph(5).
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _FOLDER = re.compile(rb"[0-9a-f]{2}\Z")
 _LOOSE = re.compile(rb"[0-9a-f]{38}(?:[0-9a-f]{24})?\Z")
 _GRAPH = re.compile(rb"graph-[0-9a-f]{40,64}\.graph\Z")
 _OF_A_PACK = (b".pack", b".rev", b".promisor", b".idx")
-"""The index last: Git sees no pack without one."""
+"""The index last: Git ignores a pack without one."""
 _PACK = b"pack"
 _GRAPHS = b"info/commit-graphs"
 _SINGLE, _CHAIN = b"info/commit-graph", _GRAPHS + b"/commit-graph-chain"
@@ -59,7 +58,7 @@ _HERE = -100
 """AT_FDCWD."""
 _COMING, _REPLACING = b"coming", b"replacing"
 _FEW = 16
-"""So many files are synced one by one."""
+"""Up to this many files are synced one by one."""
 _MOST_LOOKS = 20
 _CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES})
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
@@ -68,7 +67,7 @@ _WRITE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class _ObjectFiles(NamedTuple):
-    """What is taken whole or not at all: a pack with its index, a loose object, a piece of a graph of commits."""
+    """Files that belong together: a pack with its index, a loose object, a part of a commit graph."""
 
     store: bytes
     names: tuple[bytes, ...]
@@ -76,13 +75,13 @@ class _ObjectFiles(NamedTuple):
 
 
 def directory_name(shadow: str) -> bytes:
-    """What the store is called, in the provider's directory, that belongs to the shadow of that name."""
+    """The name of the store, in the provider's directory, that belongs to the shadow of that name."""
     return b"kept-" + shadow.removeprefix("shadow-").removesuffix(".git").encode()
 
 
 def lent_to(directory: bytes) -> tuple[bytes, ...]:
-    """What is a fork's own, where ``directory`` is a fork or lies in one: its work tree, and the stores that it borrows
-    from. Tells by the path alone: the caller knows that it lies where only Holdfast makes directories.
+    """The parts of a fork, for a ``directory`` that is or is in a fork: its work tree, and the stores that it borrows
+    from. Decided by the path alone: the caller knows that only Holdfast makes directories there.
     """
     at = directory
     while at not in (b"/", b""):
@@ -101,20 +100,20 @@ class ForkObjects:
         self.path = path
 
     def take(self, stores: Sequence[bytes], *, own: Sequence[bytes] = (), most_bytes: int) -> int:
-        """Have all objects that are in the directories ``stores``, and stay there until this ends, in whatever file;
-        those of them that lie in ``own`` are kept for forks likewise, where nothing that runs can write. Return how
-        many bytes had to be copied for that. Durable when it returns.
+        """Add all objects in the directories ``stores`` that remain there meanwhile, in any file; those in ``own`` are
+        also stores for forks, which no command can write to. Returns the number of copied bytes. Durable when it
+        returns.
 
-        Raises `RefusedError` (``git_objects``) where files would have to be copied, and are more than ``most_bytes``
-        (0: any number) or than there is room for, or where one of them is a link; `StorageError` if the stores keep
-        changing; `OSError`. What was made until then stays.
+        Raises `RefusedError` (``git_objects``) if files would have to be copied, and exceed ``most_bytes`` (0: any
+        number) or the free space, or if one of them is a link; `StorageError` if the stores keep changing; `OSError`.
+        An incomplete result stays.
         """
         make_private(self.path)
         return _Transfer(self.path, stores, own, most_bytes).run()
 
     def take_graphs(self, stores: Sequence[bytes], git: Git) -> None:
-        """Have the graphs of commits that are in ``stores``, and name none but what ``git``, which borrows from here
-        alone, can find: they make much of what Git does in long histories quick. Raises `OSError`, `StorageError`.
+        """Add the commit graphs in ``stores``, if they name only commits that ``git``, which borrows from this store
+        alone, can find: they speed up Git in long histories. Raises `OSError`, `StorageError`.
         """
         _Transfer(self.path, stores, (), 0).graphs(git)
 
@@ -137,14 +136,14 @@ class _Transfer:
         self._shares = True
         """Until a file system has said that it cannot."""
         self._ahead: list[_ObjectFiles] = []
-        """What is missing, and would have to be copied where nothing else can be done."""
+        """Missing objects that must be copied if nothing cheaper works."""
         self._may_copy = False
         self._coming: list[tuple[bytes, bytes]] = []
-        """What is made, and where it is to be."""
+        """Finished temporary files, and their final paths."""
         self._copied = 0
         """Bytes."""
         self._packed: set[str] | None = None
-        """The loose objects that are in packs here; None until that is asked."""
+        """The loose objects that are in packs here; None before the first question."""
         self._changed = {path}
         coming = os.path.join(path, _COMING)
         remove_whole(coming)  # of one that was killed
@@ -152,8 +151,8 @@ class _Transfer:
 
     def run(self) -> int:
         """See `ForkObjects.take`."""
-        # A process that packs objects anew, and removes what they were in, has made the new file before: what is looked
-        # for again until there is nothing that is not here has missed no object that is still there.
+        # A process that repacks objects makes the new file before it removes the old ones. So searching until nothing
+        # is missing finds every object that still exists.
         for _ in range(_MOST_LOOKS):
             self._ahead = self._all_missing()
             if not self._ahead:
@@ -177,7 +176,7 @@ class _Transfer:
         return [thing for store in self._stores for thing in self._missing(store)]
 
     def _missing(self, store: bytes) -> Iterator[_ObjectFiles]:
-        """What is in a directory of objects, and not here: packs first, as what is loose gets into them."""
+        """The objects of a directory that are missing here: packs first, as they may contain loose ones."""
         names, here = _listed(os.path.join(store, _PACK)), _listed(os.path.join(self._path, _PACK))
         for index in names:
             stem = index.removesuffix(b".idx")
@@ -202,7 +201,7 @@ class _Transfer:
         return self._packed
 
     def _pack_many(self, things: list[_ObjectFiles]) -> list[_ObjectFiles]:
-        """Take what is loose and small as packs, if it is much; return what is left."""
+        """Add small loose objects as packs, if there are many; returns the others."""
         loose = [thing for thing in things if not thing.names[0].startswith(_PACK)]
         if len(loose) <= MANY:
             return things
@@ -247,7 +246,7 @@ class _Transfer:
                 self._take_graph(store, _CHAIN, None)
 
     def _take_graph(self, store: bytes, name: bytes, git: Git | None) -> bool:
-        """Take a graph in place of the one that is here, if each of its commits is here; or (None) a list of graphs."""
+        """Replace our commit graph, if all commits of the new one are here; or (None) a list of graphs."""
         source, target = os.path.join(store, name), os.path.join(self._path, name)
         if not _is_file(source):
             return False
@@ -263,7 +262,7 @@ class _Transfer:
             if error.errno not in _GONE:
                 raise
             return False
-        # (It may be from before the user's gc, and name what that has taken, or from after the objects were.)
+        # It may be older than the user's gc, and name deleted commits, or newer than the added objects.
         if git is not None and not _all_there(git, commits_in(new)):
             os.unlink(new)
             return False
@@ -279,7 +278,7 @@ class _Transfer:
         with _reached(os.path.dirname(source)) as folder:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if not stat.S_ISREG(found.st_mode):
-                raise _refused(source)  # what a link leads to need be nothing of Git's
+                raise _refused(source)  # the target of a link need not be Git's
             self._make_room(target)
             if self._shares and self._filled(folder, name, target, share_blocks):
                 return
@@ -306,8 +305,8 @@ class _Transfer:
             self._changed.add(directory)
 
     def _filled(self, folder: int, name: bytes, target: bytes, fill: Callable[[int, int], object]) -> bool:
-        """Make of a file in ``folder`` by ``fill``, called with a descriptor of each, what `_settle` is to put in the
-        place ``target``; False, and there is none, if that says so.
+        """Make a file by ``fill`` from one in ``folder``, called with both descriptors, for `_settle` to put at
+        ``target``; False, without a file, if it returns False.
         """
         new = os.path.join(self._path, _COMING, b"%d" % len(self._coming))
         source_fd = os.open(name, _READ, dir_fd=folder)
@@ -328,7 +327,7 @@ class _Transfer:
         return filled
 
     def _settle(self) -> None:
-        """Put what was made in its place, durably: what has its name is whole, whatever happens to the machine."""
+        """Put the finished files in their places, durably: a file with its final name is complete after any crash."""
         if len(self._coming) > _FEW:
             with _opened(self._path, os.O_DIRECTORY) as fd:
                 syscalls.syncfs(fd)
@@ -377,7 +376,7 @@ class _Transfer:
 
 
 def _read(things: Iterable[_ObjectFiles]) -> Iterator[tuple[str, bytes]]:
-    """The names of loose objects, and what their files hold: of those that are small, and there."""
+    """The names of loose objects, and the contents of their files: those that are small, and exist."""
     for (store, folder), those in itertools.groupby(things, lambda each: (each.store, each.names[0][:2])):
         with suppress(OSError), _reached(os.path.join(store, folder)) as directory:
             for thing in those:
@@ -408,8 +407,8 @@ def _listed(directory: bytes) -> set[bytes]:
 
 @contextmanager
 def _reached(directory: bytes) -> Generator[int]:
-    """A directory whose path leads through no link: a process that works in a repository can have one lead to what is
-    hidden, at any moment. Raises `RefusedError` where one is, `OSError`.
+    """A directory whose path has no link: a process in a repository can redirect one to a hidden place at any moment.
+    Raises `RefusedError` for a link, `OSError`.
     """
     try:
         fd = syscalls.openat2(_HERE, directory, os.O_RDONLY | os.O_DIRECTORY, syscalls.RESOLVE_NO_SYMLINKS)
@@ -432,7 +431,7 @@ def _refused(path: bytes) -> RefusedError:
 
 
 def _called_like_ours(path: bytes) -> RefusedError:
-    """Of what is called so here, we know what is in it: nothing that others have written may be."""
+    """Files with our names have contents that we know: no other program's file may have one."""
     return RefusedError(
         f"{display(path)} is called as only what Holdfast keeps for forks is: it cannot be kept",
         hint="`git repack -a -d` in the repository gives it another name; or use another provider of snapshots",
@@ -441,9 +440,7 @@ def _called_like_ours(path: bytes) -> RefusedError:
 
 
 def commits_in(graph: bytes) -> list[bytes] | None:
-    """The commits that a graph names itself, in hexadecimal digits; None if it cannot be told, or they are too many.
-    Raises `OSError`.
-    """
+    """The commits in a graph itself, in hexadecimal digits; None if it is invalid, or too large. Raises `OSError`."""
     with open(graph, "rb") as file:
         magic, version, kind, chunks, _ = struct.unpack(">4sBBBB", file.read(8).ljust(8, b"\0"))
         size = {1: 20, 2: 32}.get(kind, 0)

@@ -1,6 +1,6 @@
-"""How the Git provider makes what it makes: commits and work trees of the shadow, and a pin in the user's repository.
+"""The technique of the Git provider: commits and work trees of the shadow, and a pin in the user's repository.
 
-All of it is in the state directory, but for the pin, and is found again by the ledger's entry alone.
+Everything except the pin is in the state directory, and is found by the ledger's entry alone.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
 
 
 class GitOptions(NamedTuple):
-    """What of the configuration concerns Git."""
+    """The configuration for Git."""
 
     include_untracked: bool = False
-    """Also capture files that are neither tracked nor ignored."""
+    """Include files that are neither tracked nor ignored."""
     include_conflicts: bool = False
     """Also capture in the middle of a merge, a rebase or the like, with the conflicts of the index."""
     trust_local_filters: bool = False
@@ -136,7 +136,7 @@ class _Git:
         modes: tuple[Mode, ...] = self.modes if source.work_tree is not None else ("worktree",)
         return Capabilities(self.name, _SCORE, modes, not_now=not_now, notes=tuple(notes))
 
-    # -- what is going to be made -------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
 
     def plan(self, entry: LedgerEntry, origin: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.plan`."""
@@ -144,7 +144,7 @@ class _Git:
         if origin is not None and origin.facts:
             facts = entry.facts | {name: origin.facts[name] for name in ("repository", "base", "shadow", "inside")}
         else:
-            # (Before anything is meant that would be removed from it.)
+            # Before the entry refers to anything that would be removed with it.
             _, settings = self._look(source := self._source())
             facts = entry.facts | {
                 "repository": display(source.common),
@@ -164,7 +164,7 @@ class _Git:
             if name.startswith("-") or name in ("HEAD", "@"):
                 raise StorageError("it would be taken for something else")
             git("check-ref-format", f"refs/heads/{name}")
-        except (StorageError, ValueError) as error:  # (NUL cannot be an argument)
+        except (StorageError, ValueError) as error:  # NUL cannot be an argument
             raise UsageError(
                 f"{name[:100]!r} is no name for a branch of Git", hint="git-check-ref-format(1) has the rules"
             ) from error
@@ -219,21 +219,21 @@ class _Git:
             if not captured.commit:
                 raise RefusedError(f"{display(self._context.root)} has no commit yet", hint="commit something first")
         else:
-            # (Before anything of it is read by way of the shadow: what is no file of the repository's is refused here.)
+            # Before the shadow reads any of it: files that are not the repository's are refused here.
             self._keep(self._kept(entry), self._stores(shadow, source, settings), self._context.most_bytes)
             try:
                 captured = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
             except RefusedError as error:
                 if error.code != OBJECTS:
                     raise
-                # (Another process may have committed something since. All that is not in a file comes of what is kept.)
+                # Another process may have committed since. All objects that are not from files come from the kept ones.
                 self._keep(self._kept(entry), self._stores(shadow, source, settings), self._context.most_bytes)
                 captured = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
             forget_index(self._index(entry.token))
         self._check_out(shadow, settings, entry, captured)
         try:
             self._let_go(entry)
-        except StorageError as error:  # a lock that a process has left; nothing is wrong with what is made
+        except StorageError as error:  # a lock that a process has left; the result is correct
             _LOG.warning("the commit of the fork stays referenced until the fork is removed: %s", error)
         name = entry.label or entry.token
         self._set_ref(shadow, entry, f"refs/holdfast/branches/{self._context.session}/{name}", captured.commit)
@@ -251,8 +251,8 @@ class _Git:
         """See `Technique.capture`."""
         shadow, settings = self._ready(entry, pinned=workspace.place is None)
         base = entry.facts["base"]
-        # A chain of snapshots stands on one commit of the user's: with another one, a new chain begins. So the pin of
-        # any of them keeps all that the chain needs, whichever of them are discarded.
+        # A chain of snapshots has one commit of the user as its base; another base starts a new chain. So the pin of
+        # any snapshot keeps all that the chain needs, whichever of them are discarded.
         follows = parent is not None and parent.facts["base"] == base
         before = parent.facts["commit"] if parent is not None and follows else base
         captured = self._commit(entry, shadow, settings, workspace, parent=before)
@@ -269,9 +269,9 @@ class _Git:
         return f"holdfast: {entry.kind} {self._context.session}/{entry.token}{label}"
 
     def _ready(self, entry: LedgerEntry, *, pinned: bool) -> tuple[ShadowRepository, RepositorySettings]:
-        """The shadow as the user's repository now is. ``pinned``: what the entry stands on is nowhere but there, and is
-        to be kept there. (A snapshot that something begins as has its pin; and what a fork stands on is kept for it,
-        also where undo takes the commit back, of which a pin would be a ref that leads nowhere.)
+        """The shadow, updated for the user's repository. ``pinned``: the entry's base is only in that repository, and
+        must be kept there. (A snapshot that another starts from has its pin; and a fork's base is kept for it, even if
+        undo removes the commit, for which a pin would be a dangling ref.)
         """
         source = self._source()
         stores, settings = self._look(source)
@@ -289,8 +289,8 @@ class _Git:
         return shadow, settings
 
     def _look(self, source: UserRepository) -> tuple[list[bytes], RepositorySettings]:
-        """The directories of objects of a repository, and what it says that concerns content, before Git reads anything
-        there: refused if it is not to be, or would wait.
+        """The directories of objects of a repository, and its settings for content, before Git reads anything there:
+        refused if Git must not, or would block.
         """
         stores, nearest = self._reach.refuse_hidden(source), self._context.nearest()
         refuse_pipes(source, stores, nearest)
@@ -417,7 +417,7 @@ class _Git:
         ).make(self._work_tree(entry), around, now=not entry.of)
 
     def _stores(self, shadow: ShadowRepository, source: UserRepository, settings: RepositorySettings) -> list[bytes]:
-        """The directories of objects that a fork may need: the user's, with what that borrows from, last."""
+        """The directories of objects that a fork may need: the user's, last, with those that it borrows from."""
         return [
             *((os.path.realpath(shadow.objects),) if settings.partial else ()),
             *self._reach.stores(source),
@@ -426,9 +426,9 @@ class _Git:
     def _keep_all(
         self, kept: ForkObjects, stores: Sequence[bytes], source: UserRepository, most_bytes: int
     ) -> tuple[Mapping[str, str], int]:
-        """Have all that a fork may borrow in the store that stays, and return the refs of the user's that it holds all
-        of: those that named the same before and after, and so had the user's gc take nothing of theirs meanwhile; and
-        how many bytes were copied.
+        """Add all objects that a fork may borrow to the permanent store, and return the user's refs whose objects it
+        has completely: those that were the same before and after, so that the user's gc removed none of theirs
+        meanwhile; and the number of copied bytes.
         """
         before = refs_of(source.common)
         copied = self._keep(kept, stores, most_bytes)
@@ -440,7 +440,7 @@ class _Git:
             return kept.take(stores, own=lent_to(self._context.root)[1:], most_bytes=most_bytes)
 
     def _refuse_without(self, git: Git, base: str) -> None:
-        """Refuse a fork in which what it stands on cannot be found: nothing that looks at its history would work."""
+        """Refuse a fork whose base cannot be found: every operation on its history would fail."""
         try:
             if base:
                 git("cat-file", "-e", f"{base}^{{tree}}")
@@ -467,7 +467,7 @@ class _Git:
         return ()
 
     def resume(self, entry: LedgerEntry) -> None:
-        """See `Technique.resume`: a directory stays. (Earlier versions have not kept it apart.)"""
+        """See `Technique.resume`: a directory stays. (Earlier versions have not kept it apart from parents.)"""
         del entry
         self._make_room()
 
@@ -492,14 +492,14 @@ class _Git:
         self._let_go(entry)
 
     def _let_go(self, entry: LedgerEntry) -> None:
-        """Take the pin of what the entry stands on away, unless a snapshot or a view needs it."""
+        """Remove the pin of the entry's base, unless a snapshot or a view needs it."""
         needed = {
             (other.facts["repository"], other.facts["base"])
             for other in self._ledger.entries()
             if other.facts and other.token != entry.token and other.kind != "workspace"
         }
         stands_on = (entry.facts["repository"], entry.facts["base"])
-        if stands_on not in needed and not self._ledger.damaged():  # it is unknown what one of those stands on
+        if stands_on not in needed and not self._ledger.damaged():  # the base of a damaged one is unknown
             unpin(parse_display(stands_on[0]), self._context.session, stands_on[1])
 
     def remove_shared(self) -> None:
@@ -510,7 +510,7 @@ class _Git:
             for left in (path + b".new", path + b".gone"):
                 remove_whole(left)
             if os.path.lexists(path):
-                os.rename(path, path + b".gone")  # (killed while it goes, there must be none, and not a part of one)
+                os.rename(path, path + b".gone")  # a kill must leave none rather than a part
                 remove_whole(path + b".gone")
             remove_whole(os.path.join(self._context.state, directory_name(shadow_name(object_format))))
 
@@ -519,10 +519,10 @@ class _Git:
 
 
 def _make_inside(work_tree: bytes, inside: bytes) -> None:
-    """Make the directory ``inside`` of a work tree (empty: itself) that has come of a commit, where it is not there.
+    """Make the directory ``inside`` of a work tree (empty: itself) that comes from a commit, if it is missing.
 
-    A process that works in the repository decides what a commit has there: a link would have its files be those of
-    whatever it leads to (I7). Raises `RefusedError` for one, and for a file, `OSError`.
+    A process in the repository decides what a commit has there: files would go to the target of a link (I7). Raises
+    `RefusedError` for a link or a file, `OSError`.
     """
     at = os.open(work_tree, _WAY)
     try:

@@ -1,1 +1,1 @@
-"""The provider by overlays: layers, and the process that holds their mounts where root is not at hand."""
+"""The overlay provider: layers, and the process that holds their mounts where root is not available."""

@@ -25,8 +25,8 @@ _MOST_SAID: Final = 64 << 10
 
 
 def start(held: bytes, root: bytes, layers: tuple[bytes, ...]) -> None:
-    """Have a process hold the layers, mounted on ``root``; ``held`` is the file that it is known by. It goes on when
-    this process has ended. Raises what `mount_overlay` raises, and `OSError`.
+    """Start a process that holds the layers, mounted on ``root``; ``held`` is its identifying file. It outlives this
+    process. Raises as `mount_overlay`, and `OSError`.
     """
     _run(_SECONDS, "hold", held, root, *layers)
 
@@ -42,7 +42,7 @@ def probe(directory: bytes) -> None:
 
 
 def enter(held: bytes) -> tuple[bytes, ...]:
-    """What to put before a command so that it runs where the overlay is."""
+    """The prefix of a command that makes it run where the overlay is mounted."""
     return tuple(arguments("enter", held))
 
 

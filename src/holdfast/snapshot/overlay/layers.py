@@ -1,7 +1,7 @@
-"""The layers of an overlay: a lower directory that never changes, and what was changed in it.
+"""The layers of an overlay: a constant lower directory, and the changes.
 
-What was changed is a directory by itself that can be copied, mounted or not: an upper layer, and beside it the index of
-what was copied up, so that all names of a file stay names of one file.
+The changes are a directory of their own that can be copied, mounted or not: an upper layer, and beside it the index of
+copied-up files, so that all names of a file remain names of one file.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _UPPER_XATTR = {"trusted": "trusted.overlay.upper", "user": "user.overlay.upper"
 
 
 def refuse_unmounted(path: bytes) -> None:
-    """Raise `RefusedError` if the directory is where layers are to be seen, and they are not mounted: what lies there
-    is not what was made. Raises `OSError`.
+    """Raise `RefusedError` if layers belong on the directory, and are not mounted: it does not show the fork's files
+    then. Raises `OSError`.
     """
     place = os.path.dirname(path)
     if not os.path.isdir(OverlayLayers(place, b"", "user").upper) or os.path.ismount(path):
@@ -50,7 +50,7 @@ class OverlayLayers(NamedTuple):
 
     @property
     def upper(self) -> bytes:
-        """What was changed."""
+        """The directory of the changes."""
         return os.path.join(self.place, b"layer/upper")
 
     @property
@@ -60,7 +60,7 @@ class OverlayLayers(NamedTuple):
 
     @property
     def merged(self) -> bytes:
-        """Where all of it is mounted, if it is at a path of its own."""
+        """The mount point, if it has a path of its own."""
         return os.path.join(self.place, MERGED)
 
     @property
@@ -75,7 +75,7 @@ class OverlayLayers(NamedTuple):
 
     @property
     def words(self) -> tuple[bytes, bytes, bytes, bytes]:
-        """What a process that mounts it is told."""
+        """The arguments of the process that mounts it."""
         return self.lower, self.upper, self.work, self.attributes.encode()
 
     def make(self) -> None:
@@ -84,7 +84,7 @@ class OverlayLayers(NamedTuple):
             os.mkdir(path, 0o700)
         lower, upper = os.open(self.lower, _DIRECTORY), os.open(self.upper, _DIRECTORY)
         try:
-            # What is mounted has the metadata of the upper layer's root.
+            # The mount has the metadata of the upper layer's root.
             apply_metadata(upper, read_metadata(lower, readable=True))
         finally:
             os.close(upper)
@@ -94,7 +94,7 @@ class OverlayLayers(NamedTuple):
         """Make them as ``other`` has them now; the lower one is the same. Durable. Raises `OSError`."""
         theirs, ours = (os.path.dirname(one.upper) for one in (other, self))
         replicate(theirs, ours, without=find_protected([os.path.join(other.work, b"work")]))
-        with suppress(OSError):  # there is none, or no index
+        with suppress(OSError):  # it is missing, or has no index
             os.removexattr(os.path.join(self.work, b"index"), _UPPER_XATTR[self.attributes])
 
     def is_mounted(self) -> bool:

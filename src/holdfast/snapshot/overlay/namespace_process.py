@@ -1,12 +1,12 @@
 """The processes that see an overlay at the workspace's own path, in a mount namespace of their own.
 
-One *holds* the namespace: it makes it, mounts the overlay there, and stays. A command *enters* it, whoever runs it. So
-what is mounted is seen by no other process, and is gone when the last of them has ended, however that happens. As the
-users who they are, they do it in a user namespace of their own, where the kernel lets users have that.
+One *holds* the namespace: it makes it, mounts the overlay there, and stays. A command *enters* it. So no other process
+sees the mount, and it is gone when the last of these has ended, however that happens. Ordinary users do it in a user
+namespace of their own, where the kernel permits that.
 
-The holder has a lock on a file, and is known by it: a lock goes with its process, and the kernel tells whose it is.
-Each is a process of its own, which runs this module with the standard library and little else.
-Sources: fcntl_locking(2), pidfd_open(2), namespaces(7).
+The holder has a lock on a file, which identifies it: the kernel releases a lock with its process, and reports its
+owner. Each is a process of its own, which runs this module with the standard library and little else. Sources:
+fcntl_locking(2), pidfd_open(2), namespaces(7).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NEEDED: Final = "it takes root, or a kernel that lets users have namespaces of 
 
 
 def arguments(verb: str, *words: bytes) -> list[bytes]:
-    """What to execute. The environment and the working directory have no say in what code it is."""
+    """The command line. Neither environment nor working directory influence which code runs."""
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     above = os.path.dirname(package)
     more = (os.path.abspath(each) for each in sys.path if each) if verb == "write_out" else ()
@@ -63,7 +63,7 @@ def holder_of(held: int) -> int | None:
 
 
 def main(verb: str, *texts: str) -> NoReturn:
-    """See `arguments`: ``hold`` and ``write_out`` say what went wrong, as JSON, on standard output."""
+    """See `arguments`: ``hold`` and ``write_out`` report errors, as JSON, on standard output."""
     words = [os.fsencode(text) for text in texts]
     if verb == "enter":
         _enter(*words)
@@ -86,7 +86,7 @@ def main(verb: str, *texts: str) -> NoReturn:
 def _hold(held: bytes, root: bytes, *layers: bytes) -> None:
     """Start a process that holds, which is no child of ours, and wait until it has mounted the ``layers``."""
     said, saying = os.pipe()
-    if os.fork():  # (a copy, which has loaded all that it needs: no helper has to be started)
+    if os.fork():  # a copy with all modules loaded, instead of a helper
         os.close(saying)
         with open(said, "rb") as pipe:
             found = pipe.read()
@@ -113,7 +113,7 @@ def _hold(held: bytes, root: bytes, *layers: bytes) -> None:
 
 
 def _lock(held: bytes) -> None:
-    # (Both are open as long as this process is there. It ends when the file goes, as when all of the home is removed.)
+    # Both stay open for this process's lifetime. It ends when the file is deleted, for example with the whole home.
     place = os.open(os.path.dirname(held), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with suppress(OSError):  # a kernel without dnotify
         signal.signal(signal.SIGIO, signal.SIG_DFL)
@@ -128,7 +128,7 @@ def _lock(held: bytes) -> None:
 
 
 def _mount(directory: bytes, layers: Sequence[bytes], at: bytes | None = None) -> None:
-    """Mount the layers on ``at``, or on ``directory``, as what that is, in a namespace of this process's own."""
+    """Mount the layers on ``at``, or on ``directory`` as its replacement, in a namespace of this process."""
     lower, upper, work, attributes = layers
     flags = os.statvfs(directory).f_flag & KEPT_FLAGS
     _separate()
@@ -142,7 +142,7 @@ def _separate() -> None:
             separate(user=os.geteuid() != 0)
         except PermissionError:
             separate(user=True)  # the root of a container, which is not one outside
-        # What is unmounted outside is unmounted in here too, so that this keeps no disk busy.
+        # Unmounting outside also unmounts in here, so that this keeps no disk busy.
         mount(b"none", b"/", MS_REC | MS_SLAVE)
     except OSError as error:
         text = f"no mount namespace can be made: {error.strerror}"
@@ -200,7 +200,7 @@ def _write_out(merged: bytes, target: bytes, *layers: bytes) -> None:
 
 
 def _probe(directory: bytes) -> None:
-    """Mount an overlay of nothing, where no other process sees it."""
+    """Mount an empty overlay, where no other process sees it."""
     _separate()
     mount(b"none", directory, 0, b"tmpfs")
     paths = [os.path.join(directory, name) for name in (b"lower", b"upper", b"work", b"merged")]

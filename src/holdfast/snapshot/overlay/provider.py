@@ -1,9 +1,9 @@
-"""Layers over a captured workspace: what is worked in is an overlay of the kernel's, seen at the workspace's own path.
+"""Layers over a captured workspace: the working copy is a kernel overlay, visible at the workspace's own path.
 
-Below it is not the workspace itself, which may change, but a capture of it: a snapshot of its subvolume where it is
-one, else a whole copy, which shares blocks where that is possible. All that begins as one capture stands on it, and it
-stays until the last of them is gone. A snapshot of an overlay is a copy of what was changed in it, and so is what
-begins as that: nothing costs what the number of snapshots is.
+Its lower layer is not the workspace, which may change, but a capture of it: a snapshot of its subvolume if it is one,
+else a complete copy, which shares blocks where possible. A capture stays until the last overlay on it is gone. A
+snapshot of an overlay is a copy of its changes, and so is an overlay that starts from it: no cost depends on the number
+of snapshots.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Overlay:
     def __init__(self, context: ProviderContext, ledger: Ledger) -> None:
         self._context = context
         self._ledger = ledger
-        # (A path of its own is for everybody to see, which takes root.)
+        # A mount at a path of its own is visible to all, which requires root.
         self._may_mount = may_mount()
         self.modes: tuple[Mode, ...] = (
             ("overlay", "worktree", "in-place") if self._may_mount else ("overlay", "in-place")
@@ -107,7 +107,7 @@ class _Overlay:
             and os.geteuid() in (0, os.stat(root).st_uid)
         )
 
-    # -- what is going to be made -------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
 
     def plan(self, entry: LedgerEntry, origin: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.plan`."""
@@ -161,7 +161,7 @@ class _Overlay:
             self._capture(entry)
         place = self._layers(entry).place
         self._make_directory(place)
-        keep_apart(os.path.dirname(place))  # (what is not mounted, Git does not stop at)
+        keep_apart(os.path.dirname(place))  # Git does not stop at an unmounted directory
         begun = origin is not None and "attributes" in origin.facts
         attributes = cast("Attributes", origin.facts["attributes"]) if origin and begun else attributes_for(place)
         entry = msgspec.structs.replace(entry, facts={**entry.facts, "attributes": attributes})

@@ -1,7 +1,7 @@
-"""The header of a disk image in the format qcow2: what the image refers to, found out without opening what it names.
+"""The header of a qcow2 disk image: its references, read without opening the named files.
 
-An image may come from anybody. So this is read, and judged, before any program of QEMU's gets to see the file: that
-would open whatever other files the header names. Source: QEMU, docs/interop/qcow2.txt.
+An image may come from an untrusted source. So its header is read and checked before a program of QEMU reads the file:
+QEMU would open every file that the header names. Source: QEMU, docs/interop/qcow2.txt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CORRUPT, _EXTERNAL_DATA = 1 << 1, 1 << 2
 
 
 class Header(NamedTuple):
-    """What an image says of itself."""
+    """The facts in an image's header."""
 
     version: int
     size: int
@@ -42,14 +42,14 @@ class Header(NamedTuple):
     snapshots: int
     """How many states are kept in it."""
     backing: bytes | None
-    """The file that what is not in it is read from; None: none."""
+    """The file for clusters that are not in the image; None without one."""
     backing_format: bytes | None
-    """Of that file; None: whoever reads it would have to guess, from what the disk's user has written."""
+    """The format of that file; None: a reader would have to guess it, from data that the disk's user has written."""
 
 
 def read_header(path: bytes) -> Header:
-    """The header of the image at ``path``, a regular file and no link. Raises `FormatError` if it is none, which says
-    what is wrong, `NotFoundError`, `StorageError`.
+    """The header of the image at ``path``, a regular file and no link. Raises `FormatError` with the fault if it is
+    invalid, `NotFoundError`, `StorageError`.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -72,7 +72,7 @@ def read_header(path: bytes) -> Header:
 
 
 def parse_header(data: bytes) -> Header:
-    """What the first bytes of an image say; two MiB are always enough. Raises `FormatError`, which names the field."""
+    """Parse the first bytes of an image; two MiB are always enough. Raises `FormatError` with the field."""
     if len(data) < _HEADER.size or not data.startswith(MAGIC):
         raise FormatError("it is no qcow2 image")
     _, version, name_at, name_size, cluster_bits, size, crypt, _, _, _, _, snapshots, _ = _HEADER.unpack_from(data)
@@ -110,7 +110,7 @@ def _name(data: bytes, at: int, size: int, least: int) -> bytes:
 
 
 def _extensions(data: bytes, at: int, end: int) -> dict[int, bytes]:
-    """What follows the header, by type. Of several of one type the last counts, as it does for QEMU."""
+    """The header extensions, by type. Of several of one type the last counts, as for QEMU."""
     found: dict[int, bytes] = {}
     end = min(end, len(data))
     for _ in range(_MOST_EXTENSIONS):

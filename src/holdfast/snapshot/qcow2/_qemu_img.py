@@ -1,4 +1,4 @@
-"""The program ``qemu-img``: told the format of every file, and kept within limits, as what it reads may be hostile.
+"""The program ``qemu-img``: it gets the format of every file, and limits, as the files may be hostile.
 
 Source: qemu-img(1).
 """
@@ -31,7 +31,7 @@ LONG_SECONDS = 3600.0
 _MAX_OUTPUT = 16 << 20
 _MEMORY_BYTES = 4 << 30
 _DAMAGED, _LEAKING = 2, 3
-"""What ``check`` ends with."""
+"""Exit codes of ``check``."""
 _NO_ROOM = "No space left on device"
 _TOO_LARGE = "File too large"
 _BEGINNINGS = ("qemu-img:",)
@@ -47,7 +47,7 @@ class State(msgspec.Struct, frozen=True, rename={"seconds": "date-sec"}):
 
 
 class Info(msgspec.Struct, frozen=True, rename="kebab"):
-    """What ``info`` says of an image."""
+    """The result of ``info``."""
 
     format: str
     virtual_size: int
@@ -56,7 +56,7 @@ class Info(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class Checked(msgspec.Struct, frozen=True, rename="kebab"):
-    """What ``check`` has found."""
+    """The result of ``check``."""
 
     check_errors: int = 0
     """Places that could not be looked at."""
@@ -75,8 +75,8 @@ class QemuImg:
     """The program, told where to work. No image is opened that the caller has not judged."""
 
     def __init__(self, directory: bytes, *, max_bytes: int) -> None:
-        """It is run in ``directory``, and writes no file beyond ``max_bytes``. Raises `UnsupportedError` where there is
-        no such program.
+        """Run in ``directory``, without writing a file beyond ``max_bytes``. Raises `UnsupportedError` if the program
+        is missing.
         """
         program = find_qemu_img()
         if program is None:
@@ -88,7 +88,7 @@ class QemuImg:
         self._max_bytes = max_bytes
 
     def __call__(self, *words: str | bytes, seconds: float = QUICK_SECONDS) -> bytes:
-        """Run it, and return what it writes. Raises `RefusedError` with the code ``in_use`` for an image that another
+        """Run it, and return its output. Raises `RefusedError` with the code ``in_use`` for an image that another
         process has open, `StorageError` with the code ``image_failed``, or ``image_slow`` if it takes too long.
         """
         ended = self._run(words, seconds)
@@ -97,11 +97,11 @@ class QemuImg:
         return ended.out
 
     def info(self, name: bytes) -> Info:
-        """What there is to say of the qcow2 image ``name``. Does not open what it is based on. Raises as a call."""
+        """The facts about the qcow2 image ``name``. Does not open its backing file. Raises as a call."""
         return _decoded(self("info", "-f", "qcow2", "--output=json", name), Info)
 
     def check(self, name: bytes, *, repair: bool) -> Checked:
-        """Look at all of the qcow2 image's structure; with ``repair`` give back what is leaked. Raises as a call."""
+        """Check the qcow2 image's structure; ``repair`` frees leaked clusters. Raises as a call."""
         more = ("-r", "leaks") if repair else ()
         words = ("check", "-f", "qcow2", "--output=json", *more, name)
         ended = self._run(words, LONG_SECONDS)

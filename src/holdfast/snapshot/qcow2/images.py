@@ -1,8 +1,8 @@
-"""Disk images in the format qcow2: made, built upon each other, kept in states, merged and removed.
+"""Disk images in the format qcow2: making, layering, saving states, merging and removing them.
 
-This is a port of its own, beside `holdfast.snapshot.port`: an image is a file, there is nothing to work in until a
-machine runs, and what is captured is the disk and no tree. All images of a directory are ours: each is called by its
-token, and is based on another one of them, or on nothing. Whatever comes from elsewhere is copied in.
+A separate port from `holdfast.snapshot.port`: an image is a file, only a running machine works in it, and a capture is
+of the disk, not a tree. All images of a directory are ours: each is named by its token, and is based on another of
+them, or on none. Images from other places are copied in.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TOKEN_BYTES = 8
 _FILE = re.compile(rb"([0-9a-f]{16})\.qcow2\Z")
 _UNFINISHED = re.compile(rb"[0-9a-f]{16}\.qcow2\.new\Z")
 _STATE = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
-"""(What begins with a digit could be taken for a number that qemu-img has given to another state.)"""
+"""(A digit at the beginning could look like a number that qemu-img has given to another state.)"""
 
 
 class Image(NamedTuple):
@@ -50,26 +50,26 @@ class Image(NamedTuple):
 
     token: Token
     path: bytes
-    """What a machine is given, as qcow2, its only user while it runs."""
+    """For a machine, as qcow2, whose only user it is while it runs."""
     size: int
     """Bytes of the disk."""
     allocated: int
     """Bytes that the file takes."""
     base: Token | None
-    """What it begins as: all that was not written since is read from there."""
+    """The image from which clusters are read that were not written since."""
     stands_on_it: tuple[Token, ...]
     """The images that have this one as their base: while there are any, it must not be written to."""
     states: tuple[State, ...]
-    """What is kept in it, oldest first."""
+    """The states saved in it, oldest first."""
 
 
 class Images:
     """The images in a directory, which nobody else writes to but the machines that run on them.
 
-    What changes an image waits for other processes that do so, and raises `LockedError` where that takes too long,
-    `RefusedError` with the code ``in_use`` where a machine runs on it or another image stands on it. All methods raise
-    `StorageError`, `NotFoundError` for a token that is nobody's, `FormatError` for an image that is damaged or that
-    refers to anything but another one of the directory. What was being made by a process that was killed is gone.
+    Methods that change an image wait for other processes' changes, and raise `LockedError` after too long a wait,
+    `RefusedError` with the code ``in_use`` if a machine runs on it or another image is based on it. All methods raise
+    `StorageError`, `NotFoundError` for an unknown token, `FormatError` for an image that is damaged or refers to a file
+    outside of the directory. Unfinished images of killed processes are removed.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class Images:
         )
 
     def check(self, token: Token, *, repair: bool = False) -> Checked:
-        """Look at the structure of an image; with ``repair``, give back room that a process has leaked that was killed.
-        What is corrupt is never written to.
+        """Check the structure of an image; ``repair`` frees clusters that a killed process has leaked. A corrupt image
+        is never written to.
         """
         with self._changing():
             self._chain(token)
@@ -134,8 +134,8 @@ class Images:
         return self.image(token)
 
     def adopt(self, source: bytes, form: Format) -> Image:
-        """A copy of an image from elsewhere, whose format somebody has to know: what guesses can be led astray by what
-        is on the disk. Raises `RefusedError` for one that refers to other files, or is encrypted.
+        """A copy of an image from another place, whose format the caller must know: a guess could be misled by the
+        disk's contents. Raises `RefusedError` for one that refers to other files, or is encrypted.
         """
         path = os.path.abspath(source)
         if form == "qcow2":
@@ -155,8 +155,8 @@ class Images:
         return self.image(token)
 
     def overlay(self, token: Token) -> Image:
-        """An image that begins as another one is now, in no time, and shares with it what is not written to. From then
-        on that one stays as it is, for as long as any stands on it.
+        """A new image based on another one's present state, in constant time; unwritten clusters are shared. From then
+        on the base cannot change, as long as an image is based on it.
         """
         with self._making() as (made, name):
             chain = self._chain(token)
@@ -172,8 +172,8 @@ class Images:
     # -- states within an image ---------------------------------------------------------------------------------------
 
     def save(self, token: Token, state: str) -> None:
-        """Keep the disk as it is now within the image, as ``state``. Raises `RefusedError` (``exists``) if there is one
-        of that name, `UsageError` for what is no name.
+        """Save the present disk within the image, as ``state``. Raises `RefusedError` (``exists``) if the name is in
+        use, `UsageError` for an invalid name.
         """
         if not _STATE.match(state):
             raise UsageError(
@@ -190,7 +190,7 @@ class Images:
             self._qemu()("snapshot", "-q", "-c", state, _name(token))
 
     def revert(self, token: Token, state: str) -> None:
-        """Make the disk what it was; what it is now is lost, unless it is kept."""
+        """Restore the disk to a saved state; its present state is lost, unless it is saved."""
         with self._writing(token) as states:
             _require(states, state)
             self._qemu()("snapshot", "-q", "-a", state, _name(token))
@@ -201,11 +201,11 @@ class Images:
             _require(states, state)
             self._qemu()("snapshot", "-q", "-d", state, _name(token))
 
-    # -- images and what they are based on ----------------------------------------------------------------------------
+    # -- images and their bases ---------------------------------------------------------------------------------------
 
     def merge(self, token: Token) -> Token:
-        """Write what is in an image into its base, which is returned, and remove the image. Cut short, both are there,
-        and it can be done again. Raises `RefusedError` if there are states in it, or if others stand on either.
+        """Write an image's clusters into its base, which is returned, and remove the image. After an interruption both
+        exist, and it can be repeated. Raises `RefusedError` if the image has states, or others are based on either.
         """
         with self._writing(token) as states:
             base = _base(self._chain(token)[0])
@@ -222,8 +222,8 @@ class Images:
             return base
 
     def rebase(self, token: Token, base: Token | None) -> None:
-        """Have an image stand on another one, or (None) on nothing; its disk stays what it is, and so what differs is
-        copied. Raises `RefusedError` if that one stands on it.
+        """Base an image on another one, or (None) on none; its disk stays the same, so the differences are copied.
+        Raises `RefusedError` if the new base is based on it.
         """
         with self._changing():
             self._chain(token)
@@ -237,9 +237,7 @@ class Images:
             self._sync(token)
 
     def remove(self, token: Token) -> None:
-        """Remove an image, and the states in it; does nothing if it is not there. Raises `RefusedError` as `Images`
-        says.
-        """
+        """Remove an image with its states; does nothing if it is missing. Raises `RefusedError` as in `Images`."""
         with self._changing():
             if not os.path.lexists(self._path(token)):
                 return
@@ -269,7 +267,7 @@ class Images:
             )
 
     def _chain(self, token: Token) -> list[Header]:
-        """The header of an image, and of all that it stands on, each judged before QEMU gets to see any of them."""
+        """The headers of an image and of all its bases, each checked before QEMU reads any of them."""
         chain: list[Header] = []
         seen: set[Token] = set()
         at: Token | None = token
@@ -310,7 +308,7 @@ class Images:
 
     @contextmanager
     def _writing(self, token: Token) -> Generator[set[str]]:
-        """Change an image that no other stands on; gives the names of the states in it."""
+        """Change an image that is no other's base; yields the names of its states."""
         with self._changing():
             self._chain(token)
             children = self._children(token)

@@ -1,4 +1,4 @@
-"""The program ``zfs``, and what it says. Source: zfs(8), zfs-list(8), zfs-destroy(8)."""
+"""The program ``zfs``, and its output. Source: zfs(8), zfs-list(8), zfs-destroy(8)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STAYS = ("has children", "has dependent clones", "is busy", "umount failed", "p
 
 
 class Dataset(NamedTuple):
-    """A dataset, and where it is to be mounted."""
+    """A dataset, and its mount point."""
 
     name: str
     mountpoint: str
@@ -36,7 +36,7 @@ class Zfs:
     """The program, run in a directory."""
 
     def __init__(self, directory: bytes) -> None:
-        """Raises `UnsupportedError` where there is none."""
+        """Raises `UnsupportedError` if it is missing."""
         program = find_zfs()
         if program is None:
             raise UnsupportedError("there is no program zfs", hint="install it: the package zfsutils-linux")
@@ -44,7 +44,7 @@ class Zfs:
         self._directory = directory
 
     def __call__(self, *words: str) -> str:
-        """Run it, and return what it writes. Raises `StorageError` with the code ``zfs_failed`` or ``zfs_slow``."""
+        """Run it, and return its output. Raises `StorageError` with the code ``zfs_failed`` or ``zfs_slow``."""
         ended = self._run(words)
         if ended.code:
             raise self._failure(words, ended)
@@ -71,7 +71,7 @@ class Zfs:
         return [row[0] for row in rows if len(row) == 2 and row[1] == "yes"]
 
     def destroy(self, name: str) -> bool:
-        """Destroy a dataset; False if something stands on it, or has it open. Nothing to destroy is no error."""
+        """Destroy a dataset; False if others depend on it, or it is in use. A missing one is no error."""
         words = ("destroy", name)
         ended = self._run(words)
         if not ended.code or _MISSING in ended.errors:
@@ -81,7 +81,7 @@ class Zfs:
         raise self._failure(words, ended)
 
     def destroy_deferred(self, snapshot: str) -> None:
-        """Destroy a snapshot as soon as no clone stands on it. Idempotent."""
+        """Destroy a snapshot as soon as it has no clone. Idempotent."""
         words = ("destroy", "-d", snapshot)
         ended = self._run(words)
         if ended.code and _MISSING not in ended.errors and "could not find any snapshots" not in ended.errors:

@@ -1,7 +1,7 @@
-"""Snapshots and clones of a ZFS dataset, by the program ``zfs``: they carry everything, and take no time.
+"""Snapshots and clones of a ZFS dataset, by the program ``zfs``: they are complete, and take no time.
 
-A snapshot is one of the dataset. What is worked in, or looked at, is a clone of it, a dataset below the workspace's,
-mounted in the state directory. A clone whose snapshots still stand cannot go: it is marked, and goes with them.
+A snapshot is one of the dataset. A working copy, or a view, is a clone of it, a dataset below the workspace's, mounted
+in the state directory. A clone with existing snapshots cannot be destroyed: it is marked, and destroyed with them.
 Source: zfs(8), zfs-snapshot(8), zfs-clone(8), zfs-destroy(8), zfsprops(7).
 """
 
@@ -80,13 +80,13 @@ class _Zfs:
         return Zfs(self._context.nearest())
 
     def _dataset(self) -> str | None:
-        """The dataset that is mounted on the workspace; None if there is none."""
+        """The dataset that is mounted on the workspace; None without one."""
         if not _is_mounted(self._context.root):
             return None
         found = self._zfs().at(self._context.root)
         return found.name if found is not None and os.fsencode(found.mountpoint) == self._context.root else None
 
-    # -- what is going to be made -------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
 
     def plan(self, entry: LedgerEntry, origin: LedgerEntry | None) -> LedgerEntry:
         """See `Technique.plan`."""
@@ -147,7 +147,7 @@ class _Zfs:
         return _of(entry)
 
     def enter(self, entry: LedgerEntry) -> tuple[bytes, ...]:
-        """What to put before a command that works in a clone: nothing, as every process sees it."""
+        """The prefix of a command in a clone: none, as every process sees it."""
         del entry
         return ()
 
@@ -168,7 +168,7 @@ class _Zfs:
             raise StorageError(f"{entry.facts['clone']} is not mounted", hint="is there a canmount above it?")
         for own in (os.path.dirname(COPIES_IN_TREE), os.path.relpath(self._context.state, self._context.root)):
             if not own.startswith(b".."):
-                remove_whole(os.path.join(path, own))  # what is Holdfast's own is not carried
+                remove_whole(os.path.join(path, own))  # Holdfast's own files are not included
 
     # -- removing -----------------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class _Zfs:
                 zfs("set", "mountpoint=none", clone)
 
     def _sweep(self, zfs: Zfs, dataset: str) -> None:
-        """Destroy the clones that are to go and on whose snapshots nothing stands any more."""
+        """Destroy the marked clones whose snapshots have no dependents any more."""
         if not zfs.exists(dataset):
             return
         left = [name for name in zfs.below(dataset, _GONE) if name.startswith(f"{dataset}/{_PREFIX}")]
