@@ -1,6 +1,7 @@
-"""What a tenant's objects hold, found out from them alone: where every blob is, and the headers of checkpoints.
+"""The contents of a tenant's objects, found from the objects alone: the places of blobs, and the headers of
+checkpoints.
 
-For the day when the catalog, which says the same, is lost (`catalog_repair`).
+For the loss of the catalog, which has the same facts (`catalog_repair`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class FoundPack(NamedTuple):
 
 
 class ObjectScan:
-    """All objects of one tenant. Reads every index; content only as it is asked for."""
+    """All objects of one tenant. Reads every index; content only on demand."""
 
     def __init__(self, objects: ObjectStore, tenant: str) -> None:
         """Raises `StorageError`, and `IntegrityError` (``unknown_key``) if the objects' key is not known."""
@@ -54,15 +55,15 @@ class ObjectScan:
         self.damaged = 0
         """Packs whose index cannot be read."""
         self.levels: dict[Hash, int] = {}
-        """Of the pages of all manifests that `is_whole` was asked about."""
+        """Levels of the pages of all manifests that `is_whole` has checked."""
         self.below: dict[Hash, Sequence[Hash]] = {}
-        """What each of these pages names."""
+        """The children of each of these pages."""
         self._reader = BlobReader(objects, self.locate)
         self.pages = PageCache(self)
         self._scan()
 
     def locate(self, hashes: Sequence[Hash]) -> dict[Hash, BlobLocation]:
-        """Where blobs are; those that are nowhere are not in the answer."""
+        """The places of blobs; missing blobs are left out."""
         return {name: place for name in hashes if (place := self.place(name)) is not None}
 
     def read(self, hashes: Sequence[Hash], /) -> list[bytes]:
@@ -71,7 +72,7 @@ class ObjectScan:
         return [found[name] for name in hashes]
 
     def place(self, name: Hash) -> BlobLocation | None:
-        """Where a blob is, or None: a difference only if what it stands on is there."""
+        """The place of a blob, or None: a delta only if its base exists."""
         place = self._places.get(name)
         if place is not None:
             base = None if place.base is None else self._places.get(place.base)
@@ -89,7 +90,7 @@ class ObjectScan:
         return BlobLocation(key, 0, length, LARGE, size, None)
 
     def generation(self, name: Hash) -> int:
-        """Of a blob that is an object of its own."""
+        """The generation of a blob that is an object of its own."""
         return self._large[name][0]
 
     def is_whole(self, root: Hash) -> bool:
@@ -100,7 +101,7 @@ class ObjectScan:
             return False
 
     def root_of(self, pack: FoundPack) -> Hash | None:
-        """The page of an object without a header that no other page in it names; None if that is not one page."""
+        """The page of an object without a header to which no other page in it refers; None if there is not just one."""
         try:
             pages = dict(zip(pack.hashes, self.pages.load(pack.hashes), strict=True))
         except (IntegrityError, NotFoundError):

@@ -49,9 +49,8 @@ def open_catalog(
 ) -> Catalog:
     """The catalog at ``settings.store.catalog``, for the home ``home``; ``becoming`` as in `Store.open`.
 
-    Raises `RefusedError` (code ``half_copied``) for a copy that is not whole; `ConfigError` for a bad URL, and for
-    objects that are not where those of this catalog are; `IntegrityError` for objects that it knows nothing of, or
-    whose key is not known here;
+    Raises `RefusedError` (code ``half_copied``) for an incomplete copy; `ConfigError` for a bad URL, and for objects in
+    another place than this catalog's; `IntegrityError` for objects that it does not know, or with an unknown key;
     `StorageError`, `LockedError` and `FormatError` as `PostgresDatabase`.
     """
     address = parse(settings.store.catalog)
@@ -98,8 +97,8 @@ def retry_lost_connections(catalog: Catalog, database: PostgresDatabase) -> None
 
 
 def _refuse_half_copied(catalog: Catalog) -> None:
-    """The catalog says it, and not the home alone: any home that names it would find some of the rows, or none, and
-    what it wrote would be cleared away when the copy goes on.
+    """The catalog records it, not only the home: any home that uses the copy would find only a part of the rows, and a
+    continued copy would delete the home's writes.
     """
     identity = store_identity.read(catalog)
     if identity is not None and identity.origin and not identity.copied:
@@ -110,9 +109,9 @@ def _refuse_half_copied(catalog: Catalog) -> None:
 
 
 def _check_place(home: bytes, url: str, objects: ObjectStore, catalog: Catalog, random: Callable[[int], bytes]) -> None:
-    """Raise unless the object store is the one that the catalog speaks of, or its objects were moved there.
+    """Raise unless the object store is the catalog's, or its objects were moved there.
 
-    Two machines may call different directories the same, or one directory differently: an object tells.
+    Two machines may give different directories the same name, or one directory different names: an object decides.
     """
     here = _object_place(home, url, catalog.home_id) + (ENCRYPTED if key_id(objects) else b"")
     noted = _noted(catalog)
@@ -128,7 +127,7 @@ def _check_place(home: bytes, url: str, objects: ObjectStore, catalog: Catalog, 
         return  # another name of the same, or a copy that is complete
     moved = held
     if newest is None:
-        # Nothing was saved yet. Who but this home could be about to, elsewhere?
+        # Nothing was saved yet, so only this home can be about to save.
         moved = noted[0].startswith(catalog.home_id.encode() + b" ") and not catalog.checkpoints(limit=1)
         if moved:
             _refuse_unknown(objects, catalog)
@@ -136,7 +135,7 @@ def _check_place(home: bytes, url: str, objects: ObjectStore, catalog: Catalog, 
         raise _elsewhere(noted[0], here, catalog)
     if catalog.database.read_only:
         return
-    token = random(16).hex()  # what holds the one before is not it any more
+    token = random(16).hex()  # the former one is no longer at its recorded place
     objects.put(_mark(catalog, token), (_MARK,))
     with catalog.database.writing() as transaction:
         transaction.run(
@@ -148,7 +147,7 @@ def _check_place(home: bytes, url: str, objects: ObjectStore, catalog: Catalog, 
 def _begin(
     here: bytes, objects: ObjectStore, catalog: Catalog, random: Callable[[int], bytes]
 ) -> tuple[bytes, str] | None:
-    """Note the object store of a tenant that is new; what is noted then, by this process or one that was faster."""
+    """Record the object store of a new tenant; returns the record, of this process or a faster one."""
     _refuse_unknown(objects, catalog)
     token = random(16).hex()
     objects.put(_mark(catalog, token), (_MARK,))

@@ -1,4 +1,4 @@
-"""Threads for work on the side; where none can be started, the same work without them."""
+"""Threads for side work; if none can be started, the work is done without them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ _T = TypeVar("_T")
 
 
 def workers(count: int, name: str) -> Executor:
-    """Up to ``count`` threads; or none, if the system starts no thread (``ulimit -u``): work is then done when it is
-    given.
-    """
+    """Up to ``count`` threads; or none, if the system starts no thread (``ulimit -u``): work is then done at once."""
     try:
         probe = threading.Thread(target=_nothing, name=name)
         probe.start()
@@ -37,4 +35,4 @@ class _InlineExecutor(Executor):
 
 
 def _nothing() -> None:
-    """What the thread does that shows that there can be threads."""
+    """A task that shows whether threads can be started."""

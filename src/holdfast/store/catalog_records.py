@@ -1,4 +1,4 @@
-"""The rows that travel between the catalog and those who write and read blobs."""
+"""The rows that the catalog exchanges with writers and readers of blobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BlobKind = Literal["blob", "page"]
 
 
 class VanishedError(RefusedError):
-    """A commit relies on blobs or packs that collection has taken away meanwhile; nothing was committed.
+    """A commit needs blobs or packs that collection has deleted meanwhile; nothing was committed.
 
     Store the content of ``hashes`` (none if only a pack without blobs is gone) again, in new packs, and commit again.
     """
@@ -57,11 +57,11 @@ class NewBlob(NamedTuple):
     codec: int
     base: Hash | None
     pack: PackId | None
-    """The pack it is in; None for a blob that is an object of its own."""
+    """Its pack; None for a blob that is an object of its own."""
     offset: int
     length: int
     generation: int = 0
-    """For a blob of its own: which of its object keys holds it (see `large_blob_key`)."""
+    """For a blob of its own: the generation of its object's key (see `large_blob_key`)."""
 
 
 class NewPack(NamedTuple):
@@ -73,7 +73,7 @@ class NewPack(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """Where a workspace stands in its own history."""
+    """The position of a workspace in its own history."""
 
     head: CheckpointId | None
     """The checkpoint that the tree was last known to be: parent of the next one."""
@@ -84,7 +84,7 @@ class Cursor(NamedTuple):
 
 
 def displaced_path(path: bytes, workspace: WorkspaceId) -> bytes:
-    """What the catalog says for the path of a workspace at whose path another is now: no directory can have it."""
+    """The recorded path of a workspace whose place another one has now: no directory can have it."""
     return last_seen_path(path) + b"\0" + workspace.encode()
 
 
@@ -110,7 +110,7 @@ class WorkspaceRow(NamedTuple):
 
 
 class MergeParent(NamedTuple):
-    """What a checkpoint holds of another line of work: all of ``other``, since ``base``."""
+    """A merge in a checkpoint: all of ``other``, since ``base``."""
 
     other: CheckpointId
     base: CheckpointId
@@ -139,7 +139,7 @@ class CheckpointCommit(NamedTuple):
     merge_parents: MergeParent | None = None
     """For a state that two lines have come together in: the second one."""
     is_apart: bool = False
-    """The tree is not in this state: the workspace stands where it stood."""
+    """The tree is not in this state: the workspace keeps its position."""
 
 
 def pack_key(tenant: str, pack: PackId) -> str:

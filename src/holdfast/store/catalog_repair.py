@@ -1,7 +1,7 @@
-"""Brings a home's catalog back that is damaged or lost: from its newest spare, and from what the objects say.
+"""Restores a damaged or lost catalog of a home: from its newest backup, and from the objects.
 
-docs/formats/catalog.md ("Repair") specifies the steps. What is made is another file, from inputs that do not
-change, and takes the damaged one's place at the end: killed anywhere, the same once more comes to the same.
+docs/formats/catalog.md ("Repair") specifies the steps. The result is a new file, from constant inputs, which replaces
+the damaged one at the end: after a kill at any point, repeating it gives the same.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ _LOG = Log(__name__)
 
 
 class RepairedCatalog(NamedTuple):
-    """What a repair has done."""
+    """The result of a repair."""
 
     damage: str
-    """What was wrong."""
+    """The damage."""
     spare: int | None
     """The time of the spare that it began with, in microseconds since 1970-01-01 UTC."""
     checkpoints: int
@@ -75,15 +75,15 @@ class RepairedCatalog(NamedTuple):
     brought_back: int
     """How many of them came from headers, or from manifests alone."""
     lost: int
-    """Headers of checkpoints of which not all is there any more, and objects that cannot be read."""
+    """Headers of incomplete checkpoints, and unreadable objects."""
     kept_as: bytes | None
-    """The directory with what was damaged; None if there was nothing."""
+    """The directory with the damaged file; None without one."""
     problems: int
-    """What `verify` finds in the new one."""
+    """The number of problems that `verify` finds in the new one."""
 
 
 def damage_of(home: bytes) -> str | None:
-    """What is wrong with the home's own catalog; None if it is whole, or the home never had one."""
+    """The damage of the home's own catalog; None if it is intact, or the home never had one."""
     path = os.path.join(home, CATALOG)
     try:
         if not os.path.getsize(path):
@@ -94,7 +94,7 @@ def damage_of(home: bytes) -> str | None:
     from urllib.parse import quote
 
     try:
-        # (Only to read: else SQLite brings the log into the file as it is closed.)
+        # Read-only: otherwise SQLite would merge the log into the file when it is closed.
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=5)) as database:
             found = [str(row[0]) for row in database.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
             found += ["rows refer to rows that are not there" for _ in database.execute("PRAGMA foreign_key_check")]
@@ -114,10 +114,10 @@ def damage_of(home: bytes) -> str | None:
 def repair(
     home: bytes, settings: Settings, *, clock: Clock, random: Callable[[int], bytes] = os.urandom
 ) -> RepairedCatalog | None:
-    """Bring the home's catalog back, if it is damaged or lost; None if it is whole.
+    """Restore the home's catalog, if it is damaged or lost; None if it is intact.
 
-    Nothing may have it open, this process included. Raises `LockedError` if something has, `UnsupportedError` for one
-    on a server, and `StorageError` if there is no room: then all is as before.
+    No process may have it open, including this one. Raises `LockedError` if one has, `UnsupportedError` for one on a
+    server, and `StorageError` without room, all before any change.
     """
     if settings.store.catalog:
         raise UnsupportedError(
@@ -150,7 +150,7 @@ def _exclusive(path: bytes) -> int | None:
         return None
     wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _LOCKED_AT, _LOCKED_BYTES, 0)
     try:
-        # (Of the open file: locks of the process would be gone with any other descriptor of it that is closed.)
+        # A lock of the open file: a lock of the process would be lost when any other descriptor of it is closed.
         fcntl.fcntl(fd, _F_OFD_SETLK, wanted)
     except OSError as error:
         holder = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, wanted))[4]
@@ -189,7 +189,7 @@ class _Repair:
             finally:
                 database.close()
             with suppress(FileNotFoundError):
-                # What it says of encrypted values may not be so in the spare. Without it that is looked at again.
+                # Its record of encrypted values may be false for the backup. Without it, that is checked again.
                 os.unlink(os.path.join(self._home, object_store_binding.NAME))
             for path in (self._new, self._home):
                 _sync(path)
@@ -212,7 +212,7 @@ class _Repair:
         return None
 
     def _own_tenants(self) -> Sequence[str]:
-        """Those that have objects in the home itself. (A bucket may hold those of other stores.)"""
+        """Tenants with objects in the home itself. (A bucket may hold those of other stores.)"""
         try:
             names = sorted(os.listdir(os.path.join(self._home, OBJECTS, b"checkpoints")))
         except OSError:
@@ -225,14 +225,14 @@ class _Repair:
                 os.unlink(self._new + suffix)
 
     def _swap(self) -> bytes | None:
-        """Put the new catalog where the damaged one is. Killed in between, none is there, and none is begun anew."""
+        """Replace the damaged catalog by the new one. After a kill in between there is none, and none is begun anew."""
         there = [self._path + suffix for suffix in (b"", *_LOGS) if os.path.lexists(self._path + suffix)]
         aside = None
         if there:
             aside = os.path.join(self._home, catalog_spare.DAMAGED + b"%017d" % self._clock.now())
             os.mkdir(aside, 0o700)
             _sync(self._home)
-            # The file before its log: a log that SQLite finds beside another file would be read into that.
+            # The file before its log: SQLite would apply a log that it finds beside another file.
             for path in there:
                 os.rename(path, os.path.join(aside, os.path.basename(path)))
             _sync(aside)
@@ -270,7 +270,7 @@ class _Repair:
             transaction.many("DELETE FROM pins WHERE tenant = ? AND root = ?", ((catalog.tenant, one) for one in gone))
             roots = {known[name].root for name in whole}.union(pinned, (one.root for one in new)).difference(gone)
             _rewrite_blobs(transaction, catalog, scan, roots, self._random, {*whole, *(one.id for one in new)})
-        # (Of a commit that was tried again each try comes back: which of them was known, nothing tells.)
+        # Every attempt of a repeated commit returns: nothing shows which of them was known.
         for header in sorted(new, key=lambda one: (one.created_at, one.id)):
             self._add(catalog, scan, header)
             self._brought_back += 1
@@ -282,7 +282,7 @@ class _Repair:
         self._checkpoints += proof.checkpoints
 
     def _headerless(self, scan: ObjectScan) -> list[CheckpointHeader]:
-        """What former versions wrote: one line of states, by the times of their objects."""
+        """States of former versions, as one line, by the times of their objects."""
         workspace = new_workspace_id(self._random)
         path = os.path.join(self._home, _RECOVERED)
         made: list[CheckpointHeader] = []

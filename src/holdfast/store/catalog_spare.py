@@ -1,7 +1,7 @@
-"""Spares of a home's catalog: whole copies, made by SQLite's backup, for when the file is damaged or lost.
+"""Backups of a home's catalog: complete copies, made by SQLite's backup, for the damage or loss of the file.
 
-They lie in the home's directory ``spares``; docs/formats/catalog.md specifies them. One is made daily by what keeps
-house, and before a schema change, never by a command that only saves or looks.
+They are in the home's directory ``spares``; docs/formats/catalog.md specifies them. The upkeep makes one daily, and
+before a schema change; commands that only save or read make none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SUFFIX: Final = b".db"
 _UNFINISHED: Final = b"unfinished"
 _DIGITS: Final = 17
 _MARGIN: Final = 16 << 20
-"""Bytes that are left free beside as much again as the catalog takes."""
+"""Bytes that must stay free in addition to the size of the catalog."""
 _LOG = Log(__name__)
 
 
@@ -68,17 +68,17 @@ def was_there(home: bytes) -> bool:
 
 
 def is_due(home: bytes, now: int) -> bool:
-    """Whether the newest spare is a day old, or there is none. Costs one listing of a small directory."""
+    """Whether the newest backup is a day old, or missing. Costs one listing of a small directory."""
     found = spares(home)
-    # (One from the future was made by a clock that has been set right.)
+    # One from the future was made before the clock was corrected.
     return not found or not now - EVERY < found[0].at <= now + EVERY
 
 
 def take(home: bytes, catalog: bytes, now: int) -> Spare | None:
-    """Make a spare of the database file ``catalog``, if the home has room for it; then keep the newest two.
+    """Make a backup of the database file ``catalog``, if the home has room for it; then keep the newest two.
 
-    It is there whole and synced, or not at all. None if there is no room, another process is making one, or the
-    catalog is damaged: then those that are there stay. Writers do not wait for it. Raises `StorageError`.
+    Atomic and synced. None without room, while another process is making one, or if the catalog is damaged: then the
+    present ones stay. Writers do not wait for it. Raises `StorageError`.
     """
     try:
         with _lock(home) as folder:
@@ -152,11 +152,11 @@ def _copy(catalog: bytes, target: bytes) -> None:
 
 
 def damage(path: bytes) -> list[str]:
-    """What SQLite finds damaged in a database file that no process writes to; empty if it is whole."""
+    """The damage that SQLite finds in a database file without writers; empty if it is intact."""
     from urllib.parse import quote
 
     try:
-        # (immutable: it is looked at as it lies there, and no log is made beside it.)
+        # immutable: it is read as it is, and no log is made beside it.
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)) as database:
             found = [str(row[0]) for row in database.execute("PRAGMA integrity_check(20)")]
             if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'tenants'").fetchall():

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PieceReader:
-    """Gives out a stream of pieces by length. Holds one piece and what is being put together, no more."""
+    """Reads a stream of pieces by length. Holds only one piece and the result in progress."""
 
     __slots__ = ("_at", "_piece", "_rest")
 

@@ -32,7 +32,7 @@ def encode_chunk(size: int, encoded: Encoded) -> bytes:
 
 
 def encode_trailer(size: int, hash: Hash) -> bytes:  # noqa: A002 - the field's own name
-    """What ends an object that holds ``size`` bytes of content with this hash."""
+    """The end of an object with ``size`` bytes of content and this hash."""
     return _TRAILER.pack(_MARKER, size, hash, END_MAGIC)
 
 
@@ -52,10 +52,10 @@ def parse_trailer(trailer: bytes, name: Hash) -> int:
 
 
 def decode(pieces: Iterable[bytes], expected: Hash, size: int | None = None) -> Iterator[bytes]:
-    """The content, in chunks of at most `CHUNK_BYTES`, of the object that ``pieces`` are.
+    """The content, in chunks of at most `CHUNK_BYTES`, of the object in ``pieces``.
 
-    The hash is verified when the last chunk is asked for what follows it: use the iterator up before you believe it.
-    Raises `FormatError` or `IntegrityError`; memory is bounded by one chunk and one piece (I12).
+    The hash is verified after the last chunk: exhaust the iterator before you use the content. Raises `FormatError` or
+    `IntegrityError`; memory is bounded by one chunk and one piece (I12).
     """
     buffer = PieceReader(pieces)
     header = buffer.take(len(HEADER))

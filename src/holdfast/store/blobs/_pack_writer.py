@@ -91,7 +91,7 @@ class PackWriter:
             raise
 
     def finish(self) -> tuple[list[NewPack], list[NewBlob]]:
-        """Close the last pack and say what was written; all of it is durable. The writer has then ended."""
+        """Close the last pack and return what was written; all of it is durable. The writer has ended then."""
         if self._ended:
             raise StorageError("this writer of packs has ended")
         try:
@@ -102,15 +102,13 @@ class PackWriter:
         return self._packs, self._blobs
 
     def abort(self) -> None:
-        """End without the open pack; those that were closed stay, as objects that nothing names. Harmless after
-        `finish`.
-        """
+        """End without the open pack; closed packs stay, as objects without references. Harmless after `finish`."""
         self._ended = True
         if self._open is not None:
             self._open[2].abort()
             self._open = None
         if self._senders is not None:
-            # (Those that have begun are waited for: the aborting thread may close what they send to.)
+            # Started ones are waited for: the aborting thread may close the object store.
             self._senders.shutdown(cancel_futures=True)
             self._senders = None
             while self._under_way:
@@ -142,7 +140,7 @@ class PackWriter:
         self._packs.append(NewPack(pack, key, encoder.size))
 
     def _wait(self, most: int) -> None:
-        """Return when no more than so many packs are under way; raises what one of them has raised."""
+        """Return when at most ``most`` packs are in progress; raises their errors."""
         while len(self._under_way) > most:
             future, upload = self._under_way.popleft()
             try:

@@ -1,4 +1,4 @@
-"""Gives back the content of blobs, verified, from wherever the catalog says that they are."""
+"""Reads the content of blobs, verified, from the places in the catalog."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _AHEAD = 2
 class BlobReader:
     """Gives back the content of blobs from an object store.
 
-    ``locate`` says where blobs are (those it does not know are not in its answer); it is only called in the thread
-    that calls the reader. Every content is verified against its hash before it is given out, large ones with their
-    last chunk. An object that is gone is located anew once, since collection may have moved what it held. Each method
-    raises `IntegrityError` for content that is damaged or missing and `StorageError` if the store cannot be reached.
+    ``locate`` returns the places of blobs, without unknown ones; it is only called in the thread that calls the reader.
+    Every content is verified against its hash before it is returned, large ones with their last chunk. A missing object
+    is located again once, since collection may have moved its content. Each method raises `IntegrityError` for content
+    that is damaged or missing and `StorageError` if the store cannot be reached.
     """
 
     def __init__(self, objects: ObjectStore, locate: Callable[[Sequence[Hash]], dict[Hash, BlobLocation]]) -> None:
@@ -51,7 +51,7 @@ class BlobReader:
         self._is_far = is_remote(objects)
         self._locate = locate
         self._required: dict[Hash, BlobLocation] = {}
-        """Where what was required last is, if it was not too much; by now it may be elsewhere."""
+        """The places of the last required contents, if they were few; they may have changed since."""
 
     def read(self, hash: Hash) -> bytes:  # noqa: A002 - the field's own name
         """The whole content of one blob, in memory: for content that is known to be small enough."""
@@ -60,8 +60,8 @@ class BlobReader:
     def read_many(
         self, hashes: Iterable[Hash], bases: dict[Hash, tuple[Hash, bytes]] | None = None
     ) -> dict[Hash, bytes]:
-        """The whole content of each of ``hashes``, in memory; located in one query and read in the order of the
-        packs. ``bases`` is told what `read_bases` would give for them.
+        """The complete contents of ``hashes``, in memory; located in one query and read in the order of the packs.
+        ``bases`` receives the result that `read_bases` would give for them.
         """
         wanted = list(dict.fromkeys(hashes))
         located = self._find(wanted)
@@ -87,9 +87,9 @@ class BlobReader:
             yield self.read(hash)
 
     def read_bases(self, hashes: Sequence[Hash]) -> dict[Hash, tuple[Hash, bytes]]:
-        """What deltas may be made against, given earlier versions: each blob itself, or its base if it is a delta.
+        """Bases for deltas, given earlier versions: each blob itself, or its base if it is a delta.
 
-        What is not stored, damaged or large is not in the answer: then content is better stored whole.
+        Missing, damaged and large blobs are left out: then content is better stored without a base.
         """
         located = self._locate(hashes)
         roots = {
@@ -112,7 +112,7 @@ class BlobReader:
             return
 
     def check(self, hash: Hash) -> None:  # noqa: A002 - the field's own name
-        """Read and verify one blob of any size; raises `IntegrityError` that says what is wrong."""
+        """Read and verify one blob of any size; raises `IntegrityError` with the fault."""
         for _ in self.open(hash):
             pass
 
@@ -129,7 +129,7 @@ class BlobReader:
         return self._lost(entries, {})
 
     def _lost(self, entries: Iterable[Entry], found: dict[Hash, BlobLocation]) -> Iterator[tuple[Hash, str]]:
-        """As `lost`; what is there is noted in ``found``, as far as that stays small."""
+        """As `lost`; the places of existing blobs are added to ``found``, while that is small."""
         sizes: dict[str, int | None] = {}
         for batch in _batches(entries):
             names = list(dict.fromkeys(entry.hash for entry in batch))
@@ -159,10 +159,10 @@ class BlobReader:
         return None if location.base is None else self._absence(location.base, located, sizes)
 
     def locate(self, entries: Sequence[Entry]) -> Callable[[Sequence[Hash]], dict[Hash, bytes]]:
-        """Find out where the content of ``entries`` is: what is returned reads the small ones of some of them.
+        """Find the places of ``entries``: the result reads small contents of any of them.
 
-        That asks the catalog nothing, and may run in a copy of the process. What was moved since, and what is large, is
-        not in its answer: `fetch` gives it.
+        It does not query the catalog, and may run in a forked copy of the process. Contents that were moved since, and
+        large ones, are missing in its answer: use `fetch`.
         """
         located = self._located(entries, self._required)
         self._required = {}
@@ -235,8 +235,8 @@ class BlobReader:
     def _find(
         self, hashes: Sequence[Hash], known: Mapping[Hash, BlobLocation] | None = None
     ) -> dict[Hash, BlobLocation]:
-        """Where ``hashes`` are, and the bases of those that are deltas; raises `IntegrityError` for one that is
-        nowhere. ``known`` is what was located just before.
+        """The places of ``hashes``, with the bases of deltas; raises `IntegrityError` for a missing one. ``known`` are
+        just located places.
         """
         located = dict(known or {})
         located.update(self._locate([name for name in hashes if name not in located]))
@@ -286,8 +286,8 @@ class BlobReader:
     def _ranges(
         self, order: Sequence[tuple[Hash, BlobLocation]]
     ) -> Iterator[tuple[Sequence[tuple[Hash, BlobLocation]], memoryview]]:
-        """What is read of one object, and which items are in it, for items sorted by object and offset; neighbours are
-        read at once, and where each request takes long, several are under way.
+        """The reads of objects, each with its items, for items sorted by object and offset. Neighbours are read at
+        once, and where requests are slow, several run at the same time.
         """
         wanted = list(_neighbours(order, _FAR_GAP_BYTES if self._is_far else _GAP_BYTES))
 
@@ -358,7 +358,7 @@ def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 def _neighbours(
     order: Sequence[tuple[Hash, BlobLocation]], gap: int
 ) -> Iterator[tuple[str, int, int, Sequence[tuple[Hash, BlobLocation]]]]:
-    """Object, begin and end of what is read at once, and the items in it."""
+    """Object, begin and end of a joint read, and the items in it."""
     at = 0
     while at < len(order):
         key, start = order[at][1].key, order[at][1].offset

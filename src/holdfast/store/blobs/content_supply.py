@@ -1,4 +1,4 @@
-"""Content for a tree that is to be written: from the store, read when it is wanted, or read and verified before."""
+"""Content for writing a tree: from the store, read on demand, or read and verified in advance."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class StoredContent:
-    """A `Supply` that reads from the store, which verifies what it gives."""
+    """A `Supply` that reads from the store, which verifies the content."""
 
     def __init__(self, reader: BlobReader, beside: Tree | None = None) -> None:
-        """Large files that the tree ``beside`` holds as they were saved are given as `SharedFile`."""
+        """Large files that are unchanged in the tree ``beside`` are returned as `SharedFile`."""
         self._reader = reader
         self._beside = beside
 
@@ -59,6 +59,6 @@ class BufferedContent:
 
 
 def buffer_content(supply: StoredContent, changes: Sequence[Change]) -> BufferedContent:
-    """What ``supply`` has for ``changes``, all of it verified, in memory."""
+    """The content of ``supply`` for ``changes``, all verified, in memory."""
     contents = zip(changes, supply.fetch(changes), strict=True)
     return BufferedContent({after_of(change).hash: whole(content) for change, content in contents})

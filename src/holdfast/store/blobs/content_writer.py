@@ -43,14 +43,15 @@ _WORKERS = 2
 _BATCH_BYTES = 1 << 20
 _BATCH_ITEMS = 512
 _FIRST_BATCH_ITEMS, _FIRST_BATCHES = 32, 8
-"""The first batches are small and encoded at once: to start threads for so little would cost more, and to wait until
-`finish` would waste the time in which another process (`holdfast.files.scan.parallel_scan`) walks the tree."""
+"""The first batches are small and encoded at once: threads would cost more, and waiting until `finish` would waste the
+time in which another process (`holdfast.files.scan.parallel_scan`) walks the tree.
+"""
 _IN_FLIGHT_BYTES = 32 << 20
 _ENDED = "this writer of blobs has ended"
 
 
 class WrittenBlobs(NamedTuple):
-    """What a writer made durable and what it found."""
+    """The blobs that a writer made durable, and those that existed."""
 
     packs: list[NewPack]
     blobs: list[NewBlob]
@@ -65,13 +66,11 @@ class _Job(NamedTuple):
     data: bytes
     base: tuple[Hash, bytes] | None
     ready: PackItem | None = None
-    """It as it was encoded ahead."""
+    """Its content, if it was encoded in advance."""
 
 
 def encode(contents: Sequence[tuple[bytes, Hash]], read_bases: ReadBases) -> list[PackItem]:
-    """Small contents, each with the hash of an earlier version, as a writer would encode them. What is as it was is not
-    in the answer.
-    """
+    """Small contents, each with the hash of an earlier version, encoded as by a writer. Unchanged ones are left out."""
     named = [(hash_bytes(data), data, previous) for data, previous in contents]
     changed = [one for one in named if one[0] != one[2]]
     bases = _bases(read_bases, [previous for _, _, previous in changed])
@@ -138,7 +137,7 @@ class _Pipeline:
         self.stop()
 
     def stop(self) -> None:
-        """Drop what has not begun and end the threads."""
+        """Drop the waiting jobs and end the threads."""
         self.encoders.shutdown(cancel_futures=True)
         self._appender.shutdown(cancel_futures=True)
 
@@ -150,12 +149,12 @@ class _Pipeline:
 
 
 class BlobWriter:
-    """A `BlobSink` that stores what is new in packs, and in objects of its own what is large.
+    """A `BlobSink` that stores new content in packs, and large content in objects of its own.
 
-    ``stored`` says which of some hashes the catalog knows; ``read_bases`` is as `ReadBases`; ``generation_of`` says
-    under which generation a large blob is to be written; ``random`` makes ids. The first three are only called in the
-    thread that calls the writer. One thread at a time; one use: `finish` or `abort` ends it. Memory is bounded (about
-    100 MB, and 100 bytes a hash).
+    ``stored`` returns the hashes that the catalog knows; ``read_bases`` is as `ReadBases`; ``generation_of`` returns
+    the generation for writing a large blob; ``random`` makes ids. The first three are only called in the thread that
+    calls the writer. One thread at a time; single use: `finish` or `abort` ends it. Memory is bounded (about 100 MB,
+    and 100 bytes a hash).
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class BlobWriter:
         pack_bytes: int = PACK_BYTES,
         ahead: Mapping[Hash, PackItem] | None = None,
     ) -> None:
-        """``ahead`` is what was encoded ahead: see `encode`."""
+        """``ahead`` is content that was encoded in advance: see `encode`."""
         self._objects = objects
         self._tenant = tenant
         self._stored = stored
@@ -188,7 +187,7 @@ class BlobWriter:
         self._ended = False
 
     def add(self, data: bytes, previous: Hash | None = None) -> Hash:
-        """See `BlobSink.add`. Raises `StorageError`, perhaps for something added earlier; then only `abort` is left."""
+        """See `BlobSink.add`. Raises `StorageError`, perhaps for an earlier content; then only `abort` is allowed."""
         if len(data) > SMALL_BLOB_BYTES:
             return self.add_stream((data,))[0]
         name = hash_bytes(data)
@@ -223,7 +222,7 @@ class BlobWriter:
         return self.add(data), len(data)
 
     def finish(self) -> WrittenBlobs:
-        """Write what is left and say what was written: all of it is durable when this returns (I4)."""
+        """Write the rest, and return what was written: all of it is durable then (I4)."""
         try:
             jobs = self._take_batch()
             if self._pipeline is not None:
@@ -256,7 +255,7 @@ class BlobWriter:
         return self._pipeline
 
     def _take_batch(self) -> list[_Job]:
-        """What of the batch is new, each with the base that it may be a difference against."""
+        """The new contents of the batch, each with a possible base for a delta."""
         if self._ended:
             raise StorageError(_ENDED)
         batch, self._batch, self._batch_bytes = self._batch, [], 0
@@ -335,9 +334,9 @@ def write_pages(
 ) -> WrittenBlobs:
     """Write manifest pages, each with its hash and that of the page it replaces, as one pack ``pack_id`` under ``key``.
 
-    ``ahead`` are pages that were encoded ahead. ``header`` is the encoded header of their checkpoint, which no row
-    will name. Durable when it returns (I4). Neither pages nor header: no pack. The same hash twice is written once;
-    ``relied_on`` is empty.
+    ``ahead`` are pages that were encoded in advance. ``header`` is the encoded header of their checkpoint, to which no
+    row refers. Durable when it returns (I4). Without pages and header there is no pack. A repeated hash is written
+    once; ``relied_on`` is empty.
     """
     if not pages and not header:
         return WrittenBlobs([], [], frozenset(), 0)

@@ -1,4 +1,4 @@
-"""Reads objects whole and names what in them is damaged, with no catalog at hand."""
+"""Reads complete objects and reports damage, without a catalog."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RANGE_BYTES = 4 << 20
 
 
 class Damage(NamedTuple):
-    """Something in an object that is not as it was written."""
+    """A damaged part of an object."""
 
     key: str
     hash: Hash | None
@@ -31,9 +31,9 @@ class Damage(NamedTuple):
 
 
 def check_pack(objects: ObjectStore, key: str, read: Callable[[Hash], bytes]) -> Iterator[Damage]:
-    """Read every byte of the pack at ``key`` and yield what is damaged; nothing if it is sound.
+    """Read every byte of the pack at ``key`` and yield damaged parts; none if it is intact.
 
-    ``read`` gives the content of a delta's base that is not in this pack, or raises `IntegrityError`. Raises
+    ``read`` returns the content of a delta's base outside of this pack, or raises `IntegrityError`. Raises
     `StorageError` if the store cannot be reached.
     """
     try:

@@ -34,8 +34,8 @@ def content_size(objects: ObjectStore, name: Hash, key: str, stored: int) -> int
 class LargeBlob:
     """One large blob, chunk by chunk. Any number of threads may use it; they take turns.
 
-    Its hash is that of the whole: it is verified when the last chunk is read after all others in their order, and that
-    chunk is not given out if it is wrong. Any other chunk is as sound as its codec can tell.
+    Its hash covers the whole: it is verified when the last chunk is read after all others in order, and that chunk is
+    withheld if the hash is wrong. Other chunks are verified only by their codec.
     """
 
     def __init__(self, objects: ObjectStore, name: Hash, location: BlobLocation) -> None:
@@ -49,10 +49,10 @@ class LargeBlob:
         """Where the head of each chunk is, as far as that is known."""
         self._hasher = Hasher()
         self._hashed = 0
-        """So many chunks have gone into it."""
+        """The number of hashed chunks."""
         self._is_damaged = False
         self._following = -1
-        """The chunk after the last one that was asked for."""
+        """The chunk after the last requested one."""
         self._ahead = 0
         self._window = b""
         self._window_at = 0
@@ -111,7 +111,7 @@ class LargeBlob:
             raise IntegrityError("hash: the content differs from the saved content")
 
     def _bytes(self, offset: int, length: int) -> bytes:
-        """Stored bytes; from what was read ahead, as far as they are there."""
+        """Stored bytes; from the read-ahead, as far as possible."""
         begin = offset - self._window_at
         if begin >= 0 and begin + length <= len(self._window):
             return self._window[begin : begin + length]

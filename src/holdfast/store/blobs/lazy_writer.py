@@ -38,7 +38,7 @@ class LazyWriter:
     def _made(self) -> BlobWriter:
         if self._writer is None:
             self._writer = self._make()
-            # What the manifest will need is loaded now, while a second process may be scanning the tree
+            # Import the modules of manifests now, while a second process may be scanning the tree
             # (`holdfast.files.scan.parallel_scan`).
             from holdfast.store.manifests import manifest  # noqa: F401  # pyright: ignore[reportUnusedImport]
         return self._writer

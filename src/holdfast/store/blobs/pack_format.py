@@ -91,7 +91,7 @@ class PackEncoder:
 
 
 def encode_head(hash: Hash, codec: int, size: int, length: int, base: Hash | None) -> bytes:  # noqa: A002 - the field's own name
-    """What stands before a record's stored bytes, and again in the index."""
+    """The head of a record, before its stored bytes, and again in the index."""
     if codec != DELTA:
         return _HEAD.pack(codec, size, length, hash)
     assert base is not None, "a delta has a base"
@@ -173,8 +173,8 @@ def _parse_footer(footer: bytes) -> tuple[int, int, bytes]:
 def read_index(objects: ObjectStore, key: str) -> list[Record]:
     """The records of the pack at ``key``, in the order of the pack, from its header, index and footer alone.
 
-    Raises `NotFoundError` if there is no such object, `FormatError` or `IntegrityError` if it is no whole pack.
-    Memory is bounded by `MAX_RECORDS`. That the stored bytes are good is only known when each is decoded.
+    Raises `NotFoundError` if there is no such object, `FormatError` or `IntegrityError` if it is no complete pack.
+    Memory is bounded by `MAX_RECORDS`. The stored bytes themselves are verified only when they are decoded.
     """
     size = objects.size(key)
     if size is not None and size < len(HEADER) + len(MARKER) + _FOOTER.size:

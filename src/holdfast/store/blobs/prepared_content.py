@@ -1,7 +1,7 @@
-"""What was read and encoded ahead of a checkpoint, so that it is quicker when it is asked for.
+"""Content that was read and encoded in advance, so that the next checkpoint is quicker.
 
-Everything here is named by the hash of its content, and nothing relies on it: what is not here is read and encoded when
-it is wanted. Whether what a difference stands on is still stored is for the commit to prove, as with any other.
+Everything here is identified by the hash of its content, and nothing depends on it: missing content is read and encoded
+on demand. The commit verifies that the base of a delta is still stored, as for any other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PreparedContent:
 
     def __init__(self) -> None:
         self.keeping = False
-        """True while whatever is read of pages is kept."""
+        """True while all pages that are read are kept."""
         self.items: dict[Hash, PackItem] = {}
         """Encoded contents, by their hashes."""
         self.bases: dict[Hash, tuple[Hash, bytes]] = {}
@@ -45,7 +45,7 @@ class PreparedContent:
         self.pages: dict[Hash, PackItem] = {}
         """Encoded pages of the manifest that was foreseen last, by their hashes."""
         self.entries: dict[bytes, Entry] = {}
-        """What the paths of `entries_of` will hold, as far as that was looked at."""
+        """The expected entries of the paths of `entries_of`, as far as they were read."""
         self.entries_of: Hash | None = None
         """The manifest that they differ from."""
         self.unforeseen = 0
@@ -80,15 +80,15 @@ class PreparedContent:
     def add_manifest(
         self, root: Hash, changes: Mapping[bytes, Entry | None], built: BuiltManifest, pages: Mapping[Hash, PackItem]
     ) -> None:
-        """Keep what the manifest ``root`` is after ``changes``, and its new pages as they are encoded. What was
-        foreseen before is forgotten.
+        """Keep the manifest that follows from ``root`` by ``changes``, with its new encoded pages. Drops an earlier
+        one.
         """
         self._foreseen = _PreparedManifest(root, changes, built)
         self.pages = dict(pages)
         self.unforeseen = 0
 
     def manifest(self, root: Hash, changes: Mapping[bytes, Entry | None]) -> BuiltManifest | None:
-        """What the manifest ``root`` is after just these ``changes``, if that was foreseen."""
+        """The manifest that follows from ``root`` by exactly these ``changes``, if it was prepared."""
         foreseen = self._foreseen
         if foreseen is None or foreseen.root != root or foreseen.changes != changes:
             return None

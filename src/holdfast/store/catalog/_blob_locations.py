@@ -1,4 +1,4 @@
-"""Where the catalog says that blobs are stored, and the new places of those that the object store had lost."""
+"""The places of blobs in the catalog, and new places for those that the object store had lost."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def locate(database: Database, tenant: int, name: str, hashes: Iterable[Hash]) -
 
 
 def _locations(name: str, rows: Iterable[Row], stored: Mapping[int | None, str | None]) -> dict[Hash, BlobLocation]:
-    # A damaged key leads nowhere: what should be there is as good as lost.
+    # A damaged key leads nowhere: its object counts as lost.
     keys = {pack: key for pack, key in stored.items() if key is not None and is_key(key)}
     return {
         blob: BlobLocation(
@@ -73,9 +73,10 @@ def generation_of(transaction: Transaction, tenant: int, name: str, hash: Hash) 
 
 
 def relocate(transaction: Transaction, tenant: int, written: WrittenBlobs, now: int) -> int:
-    """Note that known blobs are where they were ``written`` anew, whole; returns how many. Counts stay as they are.
+    """Record that known blobs are ``written`` anew, without bases; returns their number. Counts stay the same.
 
-    What the catalog does not know stays unnamed. The object that a blob was in goes when nothing is left in it.
+    Blobs that the catalog does not know stay without a row. A blob's former object is deleted when nothing is left in
+    it.
     """
     numbers = _add_packs(transaction, tenant, written.packs, now)
     return sum(_move(transaction, tenant, blob, numbers, now) for blob in written.blobs)
@@ -103,7 +104,7 @@ def _move(
     if row is None:
         return False
     if row[0] is not None:
-        # It was a difference, and is none any more.
+        # It was a delta, and is none any more.
         transaction.run(
             """UPDATE blobs SET deltas = deltas - 1,
             dead_since = CASE WHEN kind <> 1 AND dead_since < ? THEN ? ELSE dead_since END

@@ -1,7 +1,7 @@
 """Committing a checkpoint to the catalog: one write transaction, with the rows of large ones laid in ahead of it.
 
-Where the database is elsewhere, what costs is the way there and back. So a commit asks first, all at once, what it has
-to know, then adds what the database gives a number to, and then the rest, of which it needs no answer.
+With a remote database, round trips are the cost. So a commit first makes all its queries at once, then adds rows whose
+numbers the database assigns, and then the rest, without waiting for results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AHEAD = 4000
 """A commit with more new blobs lays them in ahead, this many in a transaction, so that it blocks no process for long.
 """
 SPARED = 24 * 3600 * 1_000_000
-"""Microseconds for which rows laid in ahead are left alone by collection, whatever its grace time."""
+"""Microseconds for which collection leaves rows that were added ahead alone, whatever its grace time."""
 
 _INSERT = """INSERT INTO blobs
     (tenant, hash, kind, size, codec, base, pack, place, length, generation, refs, deltas, counted, dead_since)
@@ -48,14 +48,14 @@ _INSERT = """INSERT INTO blobs
 _KINDS = {"blob": (BLOB, UNCOUNTED), "page": (PAGE, UNMARKED)}
 
 _Known = dict["Hash", tuple[int, bool]]
-"""Of hashes that are stored: as what (`schema.BLOB`, …), and whether a delta may stand on it: it is none itself."""
+"""Stored hashes: the kind (`schema.BLOB`, …), and whether it may be the base of a delta: it is none itself."""
 
 _Write = tuple[str, "Sequence[Sequence[object]]"]
 """For `Transaction.many`."""
 
 
 class _CommitState(NamedTuple):
-    """What a commit has to know, as it is while the transaction lasts."""
+    """The facts that a commit needs, valid during the transaction."""
 
     latest: int
     """See `reference_counts.moment`."""
@@ -64,7 +64,7 @@ class _CommitState(NamedTuple):
     parent: bool
     """Whether the parent is there."""
     packs: Mapping[PackId, tuple[int, int]]
-    """Of those that are there: number, and until when they are spared."""
+    """Existing packs: the number, and the time until which they are spared."""
     known: _Known
     """Of all that is relied on or may have to be added, but for new content if there is much of it."""
 
@@ -86,14 +86,14 @@ class Committer:
         ahead: list[NewBlob] = []
         rest = list(commit.blobs)
         if len(rest) > AHEAD:
-            # Those that stand on nothing first, so that a base's row is there before its delta's. Pages and objects of
-            # their own are few and wait: a page's row must never be there without its children's.
+            # Blobs without a base first, so that a base's row precedes its delta's. Pages and objects of their own are
+            # few and wait: a page's row must never exist without its children's.
             small = sorted([blob for blob in rest if blob.kind == "blob" and blob.pack], key=itemgetter(0))
             ahead = [blob for blob in small if blob.base is None] + [blob for blob in small if blob.base is not None]
             rest = [blob for blob in rest if blob.kind != "blob" or not blob.pack]
         swept: int | None = None
         if ahead or len(commit.relied_on) > HASHES_PER_QUERY:
-            # What is found alive now, or laid in from now on, is alive at the end if nothing was collected meanwhile.
+            # Rows that are alive now, or added from now on, are alive at the end if no collection happened meanwhile.
             with self._database.reading() as transaction:
                 swept = self._swept(transaction)
                 self._check_alive(transaction, commit.relied_on)
@@ -121,7 +121,7 @@ class Committer:
     def _finish(
         self, transaction: Transaction, commit: CheckpointCommit, blobs: Sequence[NewBlob], relied_on: frozenset[Hash]
     ) -> Cursor:
-        """All that was not laid in ahead; raises `VanishedError` unless ``relied_on`` is alive."""
+        """Add everything that was not added ahead; raises `VanishedError` unless ``relied_on`` is alive."""
         tenant, point = self._tenant, commit.checkpoint
         found = self._look(transaction, commit, blobs, relied_on)
         workspace = check_cursor(point.workspace, found.workspace, commit.expected)
@@ -165,7 +165,7 @@ class Committer:
             add(transaction, tenant, point.id, commit.merge_parents, point.created_at)
         return cursor
 
-    # --- what is to be known ---
+    # --- queries ---
 
     def _look(
         self, transaction: Transaction, commit: CheckpointCommit, blobs: Sequence[NewBlob], relied_on: frozenset[Hash]
@@ -174,7 +174,7 @@ class Committer:
         tenant, point = self._tenant, commit.checkpoint
         names = {point.root, *relied_on}
         names.update(blob.base for blob in blobs if blob.base is not None)
-        # Of much new content it is only learned in adding it what was known.
+        # For much new content, adding it shows which of it was known.
         much = len(blobs) > HASHES_PER_QUERY
         names.update(blob.hash for blob in blobs if not much or blob.base is not None or blob.kind == "page")
         alone = {large_blob_key(self._name, blob.hash, blob.generation): blob.hash for blob in blobs if not blob.pack}
@@ -229,7 +229,7 @@ class Committer:
         if missing:
             raise VanishedError(missing)
 
-    # --- what is added ---
+    # --- additions ---
 
     def _add(
         self,
@@ -262,7 +262,7 @@ class Committer:
     def _add_content(
         self, transaction: Transaction, blobs: Sequence[NewBlob], known: _Known, numbers: Mapping[PackId, int], now: int
     ) -> None:
-        """Add content that stands on nothing, and note in ``known`` that it is there."""
+        """Add content without a base, and note in ``known`` that it exists."""
         # In the order of the table's key: a thousand pages of it are then written once each.
         plain = sorted([blob for blob in blobs if blob.base is None], key=itemgetter(0))
         new = [blob for blob in plain if blob.hash not in known]
@@ -277,7 +277,7 @@ class Committer:
             known[blob.hash] = (BLOB if was == BASE else was), whole
 
     def _deltas(self, blobs: Sequence[NewBlob], known: _Known, numbers: Mapping[PackId, int], now: int) -> list[_Write]:
-        """What is to be written for those that stand on others; notes in ``known`` what is there then."""
+        """The writes for deltas; notes in ``known`` what exists then."""
         deltas = [blob for blob in blobs if blob.base is not None]
         new = {blob.hash: blob for blob in deltas if blob.hash not in known}
         homeless = [blob.hash for blob in new.values() if blob.base is None or not known.get(blob.base, (0, False))[1]]
@@ -304,7 +304,7 @@ class Committer:
         ]
 
     def _pages(self, pages: Sequence[NewBlob], known: _Known, numbers: Mapping[PackId, int], now: int) -> list[_Write]:
-        """The same for pages, whether they stand on others or not."""
+        """The same for pages, with or without a base."""
         # A page may have been known before as a user's file of the same bytes, or as a former page.
         others = [page.hash for page in pages if known.get(page.hash, (PAGE,))[0] != PAGE]
         plain = {page.hash: page for page in sorted(pages, key=itemgetter(0)) if page.base is None}
@@ -333,7 +333,7 @@ class Committer:
         ]
 
     def _add_what_belongs(self, transaction: Transaction, commit: CheckpointCommit, row: Row) -> None:
-        """Add what there is of a checkpoint beside its own ``row``, and the checksum of all of it."""
+        """Add the data of a checkpoint beside its own ``row``, and the checksum of all of it."""
         tenant, name = self._tenant, commit.checkpoint.id
         missed = [(place, *one) for place, one in enumerate(commit.not_captured)]
         if commit.changeset is not None:
@@ -365,7 +365,7 @@ def _checkpoint(tenant: int, commit: CheckpointCommit, texts: TextCipher) -> Sta
 
 
 def _advanced(commit: CheckpointCommit, events: Sequence[Row]) -> Cursor:
-    """Where the workspace stands afterwards; ``events`` is the row of the commit's event, if it has one."""
+    """The workspace's new position; ``events`` is the row of the commit's event, if it has one."""
     point = commit.checkpoint
     if events:
         seq = events[0][0]

@@ -1,4 +1,4 @@
-"""The catalog's rows of history: what happened to each workspace, and where it stands in that (its cursor)."""
+"""The catalog's rows of history: the events of each workspace, and its position in them (its cursor)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def cursor(transaction: Transaction, tenant: int, workspace: WorkspaceId) -> Cursor:
-    """Where a workspace stands; raises `NotFoundError` if there is no such workspace."""
+    """The position of a workspace; raises `NotFoundError` if there is no such workspace."""
     row = transaction.one(
         "SELECT head, position, redo_tip FROM workspaces WHERE tenant = ? AND id = ?", (tenant, workspace)
     )
@@ -28,9 +28,9 @@ def cursor(transaction: Transaction, tenant: int, workspace: WorkspaceId) -> Cur
 
 
 def check_cursor(workspace: WorkspaceId, rows: Sequence[Row], expected: Cursor) -> Row:
-    """The row of a workspace, of which ``rows`` are what its question has found (`ChecksummedTable.question`).
+    """The row of a workspace, from the ``rows`` of its query (`ChecksummedTable.question`).
 
-    Raises `NotFoundError` if there is none, `RefusedError` with code ``moved`` if it stands elsewhere by now.
+    Raises `NotFoundError` without one, `RefusedError` with code ``moved`` if its position is another by now.
     """
     if not rows:
         raise NotFoundError(f"no workspace {workspace}")
@@ -48,7 +48,7 @@ _HEAD = WORKSPACES.columns.split(", ").index("head")
 
 
 def set_cursor(transaction: Transaction, tenant: int, workspace: WorkspaceId, found: Row, new: Cursor) -> None:
-    """Put a workspace, whose row was ``found``, somewhere else in its history. Needs no answer."""
+    """Set the position of a workspace, whose row was ``found``, in its history. Needs no result."""
     checksum = WORKSPACES.changed(found, head=new.head, position=new.position, redo_tip=new.redo_tip)
     transaction.run(
         "UPDATE workspaces SET head = ?, position = ?, redo_tip = ?, checksum = ? WHERE tenant = ? AND id = ?",

@@ -167,7 +167,7 @@ CREATE TABLE reapplies (
 )""",
     "CREATE INDEX reapplies_open ON reapplies (tenant, status, created_at)",
 )
-"""What version 5 of the schema adds for merges."""
+"""The additions of version 5 of the schema for merges."""
 
 
 # Promotions.
@@ -195,7 +195,7 @@ CREATE TABLE promotions (
 )
 
 
-# Stores: the id of each, which bucket it has claimed, what it was copied from.
+# Stores: the id of each, its claimed bucket, and its origin if it is a copy.
 
 STORES = (
     """

@@ -26,7 +26,7 @@ def add(transaction: Transaction, tenant: int, home_id: str, workspace: Workspac
 
 
 def find(transaction: Transaction, tenant: int, where: str = "", *values: object) -> list[WorkspaceRow]:
-    """Those of which ``where`` (``AND …``) holds, oldest first, whether live or not."""
+    """The workspaces that match ``where`` (``AND …``), oldest first, live or not."""
     rows = transaction.all(
         f"SELECT {_COLUMNS} FROM workspaces WHERE tenant = ? {where} ORDER BY created_at, id", (tenant, *values)
     )

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _COLUMNS = "name, request, status, body, owner, at"
 _ELSEWHERE = 3 * LASTS
-"""Microseconds after which work of a process of which it cannot be told whether it runs counts as given up."""
+"""Microseconds after which work counts as given up if it is unknown whether its process runs."""
 _DROPPED = 200
 """Old answers that are dropped at once, at most."""
 
 
 class StoredAnswer(NamedTuple):
-    """What is known of a key."""
+    """The known facts about a key."""
 
     request: Hash
     status: int | None
@@ -44,9 +44,9 @@ class AnswerRows:
         self._clock = clock
 
     def begin(self, name: str, request: Hash, lasts: float) -> StoredAnswer | None:
-        """Claim a key for this process; None if it is new, or older than ``lasts`` seconds; else what is known of it.
+        """Claim a key for this process; None if it is new, or older than ``lasts`` seconds; else the known facts.
 
-        One that is ``lost`` and was of the same request is claimed as well.
+        A ``lost`` one of the same request is claimed as well.
         """
         now = self._clock.now()
         with self._database.writing() as transaction:

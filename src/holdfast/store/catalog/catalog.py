@@ -1,4 +1,4 @@
-"""The catalog: what the store knows of workspaces, checkpoints, blobs and history, for one tenant.
+"""The catalog: workspaces, checkpoints, blobs and history, for one tenant.
 
 Tenants share a catalog but not a byte (I10). A number stands for a tenant's name in every row.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def number_of(database: Database, name: str) -> int:
-    """The number that stands in every row of the tenant ``name``, which begins here if it is new."""
+    """The number in every row of the tenant ``name``, which is made if it is new."""
     find = "SELECT number FROM tenants WHERE name = ?"
     with database.reading(once=True) as transaction:
         row = transaction.one(find, (name,))
@@ -55,7 +55,7 @@ def number_of(database: Database, name: str) -> int:
 
 
 def _refuse_damaged_tenants(transaction: Transaction) -> None:
-    """A tenant whose name was damaged must not begin anew: all of its objects would seem to have no owner."""
+    """A tenant with a damaged name must not begin anew: all its objects would seem to have no owner."""
     for (number,) in transaction.all("SELECT number FROM tenants"):
         if any(damaged(transaction, TENANTS, number)):
             raise IntegrityError(
@@ -69,10 +69,10 @@ _CHECKPOINT = """id, workspace, parent, root, kind, label, created_at, added, mo
 
 
 class Catalog:
-    """The catalog of one tenant over a `Database`; what it holds of other tenants cannot be reached through it (I10).
+    """The catalog of one tenant over a `Database`; other tenants' rows cannot be reached through it (I10).
 
-    Every method is one transaction (`commit` and `forget` say when it is more) and durable when it returns. Errors of
-    the database go through: `LockedError`, `StorageError`, `IntegrityError`.
+    Every method is one transaction (exceptions: `commit` and `forget`) and durable when it returns. It raises errors of
+    the database: `LockedError`, `StorageError`, `IntegrityError`.
     """
 
     def __init__(self, database: Database, tenant: str, clock: Clock, home_id: str = "") -> None:
@@ -86,7 +86,7 @@ class Catalog:
         self.again: Again | None = None
         """Where a connection may be lost: what lets a transaction that was cut short by that be tried again."""
         self.keys: EncryptionKeys | None = None
-        """What values of content are encrypted with (`value_encryption`), if the store is."""
+        """The keys for values of content (`value_encryption`), if the store is encrypted."""
         self.accepts_plain = True
         """Whether there may be such values yet that are not encrypted, though there are keys."""
         self.tenant = number_of(database, tenant)
@@ -101,15 +101,15 @@ class Catalog:
             workspace_rows.add(transaction, self.tenant, self.home_id, workspace)
 
     def workspace(self, workspace: WorkspaceId) -> WorkspaceRow:
-        """One workspace; raises `NotFoundError` if there is none of this id."""
+        """One workspace; raises `NotFoundError` if there is none with this id."""
         found = self._workspaces("AND id = ?", workspace)
         if not found:
             raise NotFoundError(f"no workspace {workspace}")
         return found[0]
 
     def workspaces(self, *, everywhere: bool = False) -> list[WorkspaceRow]:
-        """Those of this home, oldest first, with those that were let go; with ``everywhere`` also those of others that
-        share the catalog, of whose directories nothing can be found out here.
+        """The workspaces of this home, oldest first, including released ones; ``everywhere`` adds those of other homes
+        that share the catalog, whose directories cannot be examined here.
         """
         return self._workspaces() if everywhere else self._workspaces("AND machine = ?", self.home_id)
 
@@ -125,7 +125,7 @@ class Catalog:
         return found[-1] if found else None
 
     def move_workspace(self, workspace: WorkspaceId, path: bytes, device: int, inode: int) -> WorkspaceId | None:
-        """Note where a workspace is now; the other live one that was said to be there, if there was one.
+        """Record the present path of a workspace; returns the other live one with that path, if there was one.
 
         That one is set aside (see `catalog_records.displaced_path`): it keeps its identity and its checkpoints, and a
         later move gives it a path again.
@@ -144,7 +144,7 @@ class Catalog:
             workspace_rows.set_live(transaction, self.tenant, self.home_id, workspace, live=True)
 
     def cursor(self, workspace: WorkspaceId) -> Cursor:
-        """Where a workspace stands in its history; raises `NotFoundError` if there is no such workspace."""
+        """The position of a workspace in its history; raises `NotFoundError` if there is no such workspace."""
         with self.database.reading(once=True) as transaction:
             return history_rows.cursor(transaction, self.tenant, workspace)
 
@@ -153,26 +153,25 @@ class Catalog:
     def commit(self, commit: CheckpointCommit) -> Cursor:
         """Add a checkpoint and all that comes with it; the workspace's new cursor.
 
-        The packs and objects must be durable already. Either all of it is committed or nothing that matters: rows of a
-        large checkpoint are laid in ahead, in transactions of their own, and count for nothing until the last one.
-        ``relied_on`` must hold, or ``blobs`` bring, every child of a new page that no page of the parent's manifest
-        names. With an event the cursor moves to it; without one only the head moves, and for an imported checkpoint
-        nothing.
+        The packs and objects must be durable already. Atomic: rows of a large checkpoint are added ahead, in
+        transactions of their own, and have no effect until the last one. ``relied_on`` must hold, or ``blobs`` add,
+        every child of a new page to which no page of the parent's manifest refers. With an event the cursor moves to
+        it; without one only the head moves, and for an imported checkpoint nothing.
 
-        Raises `VanishedError` if something that is relied on has been collected, `RefusedError` with code ``moved`` if
-        the cursor is not ``expected`` any more, `NotFoundError` if the parent or the workspace is gone.
+        Raises `VanishedError` if a required blob has been collected, `RefusedError` with code ``moved`` if the cursor
+        is not ``expected`` any more, `NotFoundError` if the parent or the workspace is gone.
         """
         return self._committer.commit(commit)
 
     def checkpoint(self, checkpoint: CheckpointId) -> Checkpoint:
-        """One checkpoint; raises `NotFoundError` if there is none of this id."""
+        """One checkpoint; raises `NotFoundError` if there is none with this id."""
         found = self._checkpoints("AND id = ?", checkpoint)
         if not found:
             raise NotFoundError(f"no checkpoint {checkpoint}", hint="list them: holdfast log --all")
         return found[0]
 
     def checkpoints_named(self, checkpoints: Iterable[CheckpointId]) -> dict[CheckpointId, Checkpoint]:
-        """Those of these checkpoints that are kept."""
+        """Those of these checkpoints that still exist."""
         statements = [
             (
                 f"SELECT {_CHECKPOINT} FROM checkpoints WHERE tenant = ? AND id IN {slots(len(part))}",
@@ -251,14 +250,14 @@ class Catalog:
             return checkpoint_removal.line(transaction, self.tenant, checkpoint)[1:]
 
     def lineage(self, checkpoint: CheckpointId) -> Lineage:
-        """A checkpoint and all whose work it holds: its parents, what it has taken in, theirs, and so on."""
+        """A checkpoint and all whose work it has: its parents, those that it has merged, theirs, and so on."""
         from holdfast.store.catalog import merge_parents
 
         with self.database.reading() as transaction:
             return merge_parents.lineage(transaction, self.tenant, checkpoint)
 
     def merge_parents(self, checkpoint: CheckpointId) -> list[MergeParent]:
-        """What a checkpoint holds of other lines of work, beside its parent's."""
+        """The merges of other lines of work into a checkpoint."""
         from holdfast.store.catalog import merge_parents
 
         with self.database.reading(once=True) as transaction:
@@ -278,9 +277,7 @@ class Catalog:
             merge_parents.add(transaction, self.tenant, checkpoint, taken_in, self.clock.now())
 
     def claim(self, checkpoint: CheckpointId, labels: Sequence[str], provenance: Provenance) -> Checkpoint:
-        """Make a checkpoint a user's own, a manual one, with what they say of it; the new record. ``labels`` are all
-        that it has then.
-        """
+        """Make a checkpoint manual, with a user's data; the new record. ``labels`` are all its labels then."""
         with self.database.writing() as transaction, changing(transaction, CHECKPOINTS, self.tenant, [checkpoint]):
             transaction.run(
                 "UPDATE checkpoints SET kind = 'manual', label = ?, author = ?, message = ?, command = ? "
@@ -302,7 +299,7 @@ class Catalog:
         return row[0] if row else None
 
     def changesets(self, checkpoints: Sequence[CheckpointId]) -> dict[CheckpointId, bytes]:
-        """The encoded changesets of several checkpoints; one that has none is not in the answer."""
+        """The encoded changesets of several checkpoints; those without one are left out."""
         statements = [
             (
                 f"SELECT checkpoint, data FROM changesets WHERE tenant = ? AND checkpoint IN {slots(len(part))}",
@@ -314,7 +311,7 @@ class Catalog:
             return dict(chain.from_iterable(transaction.together(statements)))
 
     def not_captured(self, checkpoint: CheckpointId) -> list[NotCaptured]:
-        """What a checkpoint does not hold, sorted by path."""
+        """The paths that a checkpoint does not hold, sorted."""
         with self.database.reading(once=True) as transaction:
             rows = transaction.all(
                 "SELECT path, reason FROM not_captured WHERE tenant = ? AND checkpoint = ? ORDER BY place",
@@ -323,10 +320,10 @@ class Catalog:
         return [NotCaptured(*row) for row in rows]
 
     def forget(self, checkpoints: Sequence[CheckpointId]) -> list[Checkpoint]:
-        """Remove checkpoints, each in a transaction of its own, in the given order; those that were there.
+        """Remove checkpoints, each in a transaction of its own, in the given order; returns those that existed.
 
         The changeset of each is composed into its children's. Raises `RefusedError` (and leaves that one and those
-        after it) where a `Protection` that is not a mere chain holds one. What only they needed is dead from now on.
+        after it) where a `Protection` other than a chain holds one. Content that only they needed is dead from now on.
         """
         from holdfast.store.catalog import checkpoint_removal
 
@@ -338,14 +335,14 @@ class Catalog:
         return removed
 
     def protections(self) -> dict[CheckpointId, list[Protection]]:
-        """Every checkpoint that something stands on, and what."""
+        """Every protected checkpoint, with its protections."""
         from holdfast.store.catalog import checkpoint_removal
 
         with self.database.reading() as transaction:
             return checkpoint_removal.protections(transaction, self.tenant, self.clock.now())
 
     def protected_by(self, checkpoint: CheckpointId) -> list[Protection]:
-        """What stands on one checkpoint."""
+        """The protections of one checkpoint."""
         return self.protections().get(checkpoint, [])
 
     # --- blobs ---
@@ -353,18 +350,18 @@ class Catalog:
     def known(self, hashes: Iterable[Hash], *, pages: bool = False) -> set[Hash]:
         """Those of ``hashes`` that are stored and may be relied on; with ``pages``, only those known to be pages.
 
-        A page that this does not find must be written again even if the same bytes are stored as a file's content:
-        committed as a page, its children are kept as well.
+        A page that is not found must be written again even if a file's content has the same bytes: committed as a page,
+        it keeps its children as well.
         """
         with self.database.reading(once=True) as transaction:
             return checkpoint_commit.known(transaction, self.tenant, hashes, pages=pages)
 
     def locate(self, hashes: Iterable[Hash]) -> dict[Hash, BlobLocation]:
-        """Where each of ``hashes`` is stored; one that is not, or whose pack's row is lost, is not in the answer."""
+        """The places of ``hashes``; those that are not stored, or whose pack's row is lost, are left out."""
         return blob_locations.locate(self.database, self.tenant, self.name, hashes)
 
     def newest_pack(self) -> str | None:
-        """The key of the object that was written last of those that hold packs; None if there is none."""
+        """The key of the newest object that holds packs; None without one."""
         with self.database.reading(once=True) as transaction:
             row = transaction.one(
                 "SELECT key FROM packs WHERE tenant = ? AND spared_until = 0 ORDER BY number DESC LIMIT 1",
@@ -380,24 +377,23 @@ class Catalog:
             return relocate(transaction, self.tenant, written, self.clock.now())
 
     def generation_of(self, hash: Hash) -> int:  # noqa: A002 - the field's own name
-        """The generation to store a blob of its own under now: one whose key no process is deleting or has just
-        deleted.
-        """
+        """The generation for storing a blob of its own now: no process is deleting its key or has just deleted it."""
         with self.database.reading(once=True) as transaction:
             return blob_locations.generation_of(transaction, self.tenant, self.name, hash)
 
     def pin(
         self, root: Hash, reason: str, *, checkpoint: CheckpointId | None = None, expires_at: int | None = None
     ) -> int:
-        """Keep all that ``root`` stands for, and ``checkpoint`` from being forgotten, until `unpin` or ``expires_at``.
+        """Protect everything below ``root`` from collection, and ``checkpoint`` from being forgotten, until `unpin` or
+        ``expires_at``.
 
-        Returns the pin's number. Raises `NotFoundError` if the checkpoint, or the page, is not there any more.
+        Returns the pin's number. Raises `NotFoundError` if the checkpoint, or the page, no longer exists.
         """
         with self.database.writing() as transaction:
             return self._pin(transaction, root, reason, checkpoint, expires_at)
 
     def pin_all(self, checkpoints: Iterable[Checkpoint], reason: str) -> None:
-        """Keep checkpoints from being forgotten, and all that they stand for, until `unpin_all`: each of them or none.
+        """Protect checkpoints from being forgotten, with all their content, until `unpin_all`. Atomic.
 
         Raises `NotFoundError` if one of them was forgotten, or is not stored any more.
         """
@@ -426,7 +422,7 @@ class Catalog:
         return row[0]
 
     def pinned_root(self, checkpoint: CheckpointId) -> Hash | None:
-        """The root that was pinned for a checkpoint, also if that was forgotten all the same; None if none is."""
+        """The root that was pinned for a checkpoint, even if that was forgotten; None without one."""
         with self.database.reading(once=True) as transaction:
             row = transaction.one(
                 "SELECT root FROM pins WHERE tenant = ? AND checkpoint = ? LIMIT 1", (self.tenant, checkpoint)
@@ -530,8 +526,8 @@ class Catalog:
         checkpoint: CheckpointId | None = None,
         run: str | None = None,
     ) -> list[HistoryEvent]:
-        """What happened to a workspace, the last first, at most ``limit``: all of it, or what came ``before`` an event,
-        names a ``checkpoint``, or is of a ``run``.
+        """The events of a workspace, newest first, at most ``limit``: all, or those ``before`` an event, with a
+        ``checkpoint``, or of a ``run``.
         """
         most = 1 << 62
         wanted = [(name, value) for name, value in (("checkpoint", checkpoint), ("run", run)) if value is not None]
@@ -556,7 +552,7 @@ class Catalog:
             )
 
     def event(self, seq: int) -> HistoryEvent:
-        """One event; raises `NotFoundError` if there is none of this number."""
+        """One event; raises `NotFoundError` if there is none with this number."""
         with self.database.reading(once=True) as transaction:
             found = history_rows.events(transaction, self.tenant, self._texts, "AND seq = ?", seq)
         if not found:
@@ -573,7 +569,7 @@ class Catalog:
             return usage_statistics.stats(transaction, self.tenant, self.database.size())
 
     def used_bytes(self) -> int:
-        """What blobs, pages and packs take in the object store. Cheap: it looks at packs and large blobs alone."""
+        """The size of blobs, pages and packs in the object store. Cheap: it reads packs and large blobs alone."""
         from holdfast.store.catalog import usage_statistics
 
         with self.database.reading(once=True) as transaction:

@@ -1,4 +1,4 @@
-"""Forgetting a checkpoint: what stands on it, and how its changes pass to its children."""
+"""Forgetting a checkpoint: its protections, and how its changes pass to its children."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Protection(NamedTuple):
     """A reason why a checkpoint should not, or (``hard``) may not, be forgotten."""
 
     kind: Literal["head", "fork", "chain", "pin", "session", "merged"]
-    """What a live workspace stands on; the source of a live fork; between that and the fork's head; pinned; the tree
-    of a state that a session keeps, or of a command in its journal; what another live workspace has taken in last,
-    since when the next merge looks at changes.
+    """The state of a live workspace; the origin of a live fork; between that and the fork's head; pinned; the tree of a
+    kept session state, or of a command in a session's journal; the last merged state of another live workspace, to
+    which the next merge compares.
     """
     by: str
     """The workspace's path for people to read, the pin's reason, or the session's id."""
@@ -77,7 +77,7 @@ def line(
 
 
 def protections(transaction: Transaction, tenant: int, now: int) -> dict[CheckpointId, list[Protection]]:
-    """Every checkpoint that something stands on, and what: heads, fork points and chains of live workspaces, pins,
+    """Every protected checkpoint, with its protections: heads, fork points and chains of live workspaces, pins,
     sessions.
     """
     found: dict[CheckpointId, list[Protection]] = {}
@@ -204,7 +204,7 @@ def _bequeath(transaction: Transaction, tenant: int, checkpoint: Checkpoint, hei
 
 
 def _remove(transaction: Transaction, tenant: int, checkpoint: Checkpoint, now: int) -> None:
-    # A workspace that was let go may still stand here; should it be taken up again, it stands at what is left.
+    # A released workspace may still have this state; if it is used again, it continues from the remaining one.
     standing = transaction.all("SELECT id FROM workspaces WHERE tenant = ? AND head = ?", (tenant, checkpoint.id))
     with changing(transaction, WORKSPACES, tenant, [row[0] for row in standing]):
         transaction.run(

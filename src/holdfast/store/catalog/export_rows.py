@@ -46,9 +46,8 @@ class ExportRow(NamedTuple):
 
 
 class ExportRows:
-    """The exports of one tenant, of the home that the catalog is opened for: what another home serves is not to be
-    had here, but for its names, which are taken. Every method is one transaction, durable when it returns; it raises
-    what `Catalog` does.
+    """The exports of one tenant, of the catalog's home: exports of other homes are not available here, except that
+    their names are in use. Every method is one transaction, durable when it returns; errors as in `Catalog`.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -68,19 +67,19 @@ class ExportRows:
             set_checksum(transaction, EXPORTS, self._tenant, row.name)
 
     def get(self, name: str) -> ExportRow:
-        """One export; raises `NotFoundError` (code ``no_export``) if there is none of this name."""
+        """One export; raises `NotFoundError` (code ``no_export``) if there is none with this name."""
         with self._database.reading(once=True) as transaction:
             return self._get(transaction, name)
 
     def of_workspace(self, workspace: WorkspaceId) -> ExportRow | None:
-        """The export of a workspace; None if it has none."""
+        """The export of a workspace; None without one."""
         found = self._find("AND workspace = ?", workspace)
         return found[0] if found else None
 
     def list(
         self, *, project: str | None = None, after: str = "", limit: int | None = None, names: Sequence[str] = ()
     ) -> list[ExportRow]:
-        """Those behind the name ``after``, by name, at most ``limit``; of a ``project``; of ``names``, if there are."""
+        """The exports after the name ``after``, by name, at most ``limit``; of a ``project``; of ``names``, if any."""
         where, values = "AND name > ?", [after]
         if project is not None:
             where += " AND project = ?"
@@ -92,9 +91,9 @@ class ExportRows:
         return self._find(f"{where} ORDER BY name{'' if limit is None else ' LIMIT ?'}", *values, *more)
 
     def put(self, row: ExportRow) -> ExportRow:
-        """Change what is said of an export; as it is then. Raises `RefusedError` (code ``moved``) if another process
-        has changed it since ``row.revision``, or (code ``export_exists``) if its workspace has another export, and as
-        `get`.
+        """Change the record of an export; returns the new one. Raises `RefusedError` (code ``moved``) if another
+        process has changed it since ``row.revision``, or (code ``export_exists``) if its workspace has another export,
+        and as `get`.
         """
         new = row._replace(revision=row.revision + 1)
         with self._database.writing() as transaction:
@@ -112,15 +111,15 @@ class ExportRows:
         return new
 
     def remove(self, name: str) -> ExportRow:
-        """Serve a workspace no more: its record is gone, and nothing else. Raises as `get`."""
+        """Stop serving a workspace: deletes the record, and nothing else. Raises as `get`."""
         with self._database.writing() as transaction:
             row = self._get(transaction, name)
             transaction.run("DELETE FROM exports WHERE tenant = ? AND name = ?", (self._tenant, name))
         return row
 
     def overlapping(self, path: bytes) -> bool:
-        """Whether another tenant serves ``path`` (a real one), a directory in it, or one that it is in: what one
-        tenant sees is never another's (I10). This and `other_tenants_roots` alone look at other tenants' rows.
+        """Whether another tenant serves ``path`` (a real one), a directory in it, or a parent of it: tenants must never
+        see each other's files (I10). Only this and `other_tenants_roots` read other tenants' rows.
         """
         with self._database.reading(once=True) as transaction:
             rows = transaction.all(
@@ -131,8 +130,8 @@ class ExportRows:
         return any(_under(path, row[0]) or _under(row[0], path) for row in rows)
 
     def other_tenants_roots(self) -> list[bytes]:
-        """Where the workspaces of other tenants of this home are, served or not: for keeping them apart, and to be
-        told to no client.
+        """The paths of other tenants' workspaces in this home, served or not: for isolation, and never shown to a
+        client.
         """
         with self._database.reading(once=True) as transaction:
             rows = transaction.all(

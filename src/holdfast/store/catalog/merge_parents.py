@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.store.database.sql_database import Transaction
 
 _STRETCH = 512
-"""So many checkpoints of a line are read at once: where it meets one that is known, the rest of it is."""
+"""The number of checkpoints of a line to read at once: where it meets a known one, its rest is known."""
 
 
 class LineageMember(NamedTuple):
@@ -29,11 +29,11 @@ class LineageMember(NamedTuple):
     """Grows in the order of recording: the parent's is below its own, a second parent's need not be."""
     parent: CheckpointId | None
     others: tuple[CheckpointId, ...] = ()
-    """What it has taken in beside that."""
+    """The states that it has merged."""
 
     @property
     def parents(self) -> tuple[CheckpointId, ...]:
-        """Those of both kinds."""
+        """Parents of both kinds."""
         return self.others if self.parent is None else (self.parent, *self.others)
 
 
@@ -54,7 +54,7 @@ def add(transaction: Transaction, tenant: int, checkpoint: CheckpointId, taken_i
 
 
 def parents_of(transaction: Transaction, tenant: int, checkpoint: CheckpointId) -> list[MergeParent]:
-    """What a checkpoint holds of other lines, in the order of their taking in."""
+    """The merges of other lines into a checkpoint, in order."""
     rows = transaction.all(
         "SELECT other, base, record FROM merges WHERE tenant = ? AND checkpoint = ? ORDER BY created_at, id",
         (tenant, checkpoint),
@@ -107,9 +107,9 @@ def keep_lineage(
     parent: CheckpointId | None,
     heirs: Sequence[CheckpointId],
 ) -> None:
-    """Pass on what a checkpoint that is about to be forgotten holds, and what holds it.
+    """Pass on the merges of, and into, a checkpoint that is about to be forgotten.
 
-    Its children hold what it held; what has taken it in has taken in its parents.
+    Its children get its merged states; states that have merged it get its parents as merged.
     """
     held = transaction.all(
         "SELECT other, base, created_at FROM merges WHERE tenant = ? AND checkpoint = ?", (tenant, checkpoint)
@@ -139,13 +139,13 @@ def newest_common(one: Lineage, other: Lineage) -> list[CheckpointId]:
     More than one if both lines have taken in parts of each other that neither has whole.
     """
     common = one.keys() & other.keys()
-    # What a state in common holds is in common as well, so that whatever is held by one is a parent of one.
+    # The ancestors of a common state are common as well, so it is enough to exclude the parents of common ones.
     held = {parent for name in common for parent in one[name].parents}
     return sorted(common - held, key=lambda name: one[name].number, reverse=True)
 
 
 def descendants_in(line: Lineage, checkpoint: CheckpointId) -> set[CheckpointId]:
-    """Those of a lineage that hold all of ``checkpoint``, itself among them."""
+    """Those of a lineage that contain ``checkpoint``, including itself."""
     children: dict[CheckpointId, list[CheckpointId]] = {}
     for name, member in line.items():
         for parent in member.parents:

@@ -1,4 +1,4 @@
-"""The catalog's rows of promotions: what each is to do, and how far it is."""
+"""The catalog's rows of promotions: the request and the progress of each."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class PromotionRow(NamedTuple):
 
 
 class PromotionRows:
-    """The promotions of one tenant, of the home that the catalog is opened for: those of other homes are about
-    directories that are not to be had here, whatever is called alike. Every method is one transaction, durable when it
-    returns; it raises what `Catalog` does.
+    """The promotions of one tenant, of the catalog's home: those of other homes are for directories that are not
+    available here, even with equal names. Every method is one transaction, durable when it returns; errors as in
+    `Catalog`.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -66,18 +66,18 @@ class PromotionRows:
             set_checksum(transaction, PROMOTIONS, self._tenant, row.id)
 
     def get(self, name: str) -> PromotionRow:
-        """One of them; raises `NotFoundError` (code ``no_promotion``) if there is none of this id."""
+        """A promotion; raises `NotFoundError` (code ``no_promotion``) if there is none with this id."""
         found = self._find("AND id = ?", name)
         if not found:
             raise NotFoundError(f"no promotion {name}", hint="list them: holdfast promote --list", code="no_promotion")
         return found[0]
 
     def by_prefix(self, prefix: str) -> list[PromotionRow]:
-        """Those whose ids begin so, oldest first."""
+        """Those with this prefix of their ids, oldest first."""
         return self._find("AND id >= ? AND id < ? ORDER BY created_at, id", prefix, prefix + "g")
 
     def list(self, workspace: WorkspaceId | None = None, *, unfinished: bool = False) -> list[PromotionRow]:
-        """All of them, or those of one production, oldest first; with ``unfinished`` those that have not ended."""
+        """All promotions, or those of one production, oldest first; with ``unfinished`` only unfinished ones."""
         where, values = ("", ()) if workspace is None else ("AND workspace = ?", (workspace,))
         if unfinished:
             where += " AND phase <> 'ended'"

@@ -50,7 +50,7 @@ class ReapplyRow(NamedTuple):
 
 
 class ReapplyRows:
-    """Those of one tenant. Every method is one transaction, and durable when it returns. Times are microseconds."""
+    """The changes to apply anew, of one tenant. Every method is one transaction, durable at its end. Microseconds."""
 
     __slots__ = ("_database", "_tenant", "_values")
 
@@ -62,11 +62,11 @@ class ReapplyRows:
     def ask(
         self, asked: ReapplyRow, now: int = 0, *, most: int | None = None, most_bytes: int | None = None
     ) -> ReapplyRow | None:
-        """Have ``asked`` wait, unless it does already, or did; what there is of it now.
+        """Let ``asked`` wait, unless it is in the table already; returns its present row.
 
-        None, and nothing is changed, if more than ``most`` would wait then, or of more than ``most_bytes``. Those whose
-        deadline has passed by ``now`` make room, the oldest first. What was answered does not wait: it stays for the
-        merge that asked, until `sweep`.
+        None, without a change, if more than ``most`` would wait then, or more than ``most_bytes``. Rows whose deadline
+        has passed by ``now`` make room, oldest first. Answered rows do not wait: they stay for the merge that asked,
+        until `sweep`.
         """
         with self._database.writing() as transaction:
             if (
@@ -94,7 +94,7 @@ class ReapplyRows:
             set_checksum(transaction, REAPPLIES, self._tenant, asked.id)
 
     def _make_room(self, transaction: Transaction, asked: ReapplyRow, now: int, most: int, most_bytes: int) -> bool:
-        """Whether there is room for ``asked``, or it is there already; what is overdue is dropped for that."""
+        """Whether there is room for ``asked``, or it is there already; overdue rows are dropped for that."""
         if transaction.one("SELECT 1 FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, asked.id)):
             return True
         size = (
@@ -124,14 +124,14 @@ class ReapplyRows:
         return True
 
     def note_shown(self, shown: ReapplyRow) -> None:
-        """Note what a person was shown; what was noted under its id before is replaced."""
+        """Record the version that a person was shown; replaces one with the same id."""
         with self._database.writing() as transaction:
             transaction.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, shown.id))
             self._add(transaction, shown)
 
     def keep(self, kept: ReapplyRow, *, most: int, most_bytes: int) -> None:
-        """Keep an answer, instead of what is kept under its id. Those that are kept the longest make room: no more than
-        ``most`` are kept then, and no more than ``most_bytes`` of them.
+        """Keep an answer, which replaces one with its id. The oldest make room: at most ``most`` are kept, and at most
+        ``most_bytes``.
         """
         size = "COALESCE(LENGTH(answer), 0) + LENGTH(path) + LENGTH(said)"
         with self._database.writing() as transaction:
@@ -164,7 +164,7 @@ class ReapplyRows:
         return None if row is None else self._opened(row)
 
     def open(self, now: int, limit: int, workspace: WorkspaceId | None = None) -> list[ReapplyRow]:
-        """Those that wait and whose deadline has not passed, the oldest first, held or not; at most ``limit``.
+        """Waiting changes whose deadline has not passed, oldest first, held or not; at most ``limit``.
 
         With ``workspace`` only of merges into that one.
         """
@@ -177,7 +177,7 @@ class ReapplyRows:
         return [self._opened(row) for row in rows]
 
     def take(self, now: int, held_until: int, holder: str, workspace: WorkspaceId | None = None) -> ReapplyRow | None:
-        """Give the oldest that is not held to ``holder``, until ``held_until``; None if there is none.
+        """Give the oldest free one to ``holder``, until ``held_until``; None without one.
 
         With ``workspace`` only of merges into that one.
         """
@@ -203,9 +203,9 @@ class ReapplyRows:
     def settle(
         self, name: str, holder: str, now: int, status: Status, answer: bytes | None, said: str
     ) -> ReapplyRow | None:
-        """Note an answer, if ``holder`` still holds it and its deadline has not passed.
+        """Record an answer, if ``holder`` still holds the change and its deadline has not passed.
 
-        None if that is done; else what there is of it. Raises nothing for one that is not there: that is asked before.
+        None if that is done; otherwise the present row. Raises nothing for a missing one, which is checked before.
         """
         with self._database.writing() as transaction:
             row = transaction.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
@@ -227,7 +227,7 @@ class ReapplyRows:
         return None
 
     def sweep(self, before: int) -> int:
-        """Drop what was asked before that time; how many."""
+        """Drop rows from before that time; returns their number."""
         with self._database.writing() as transaction:
             return transaction.run("DELETE FROM reapplies WHERE tenant = ? AND created_at < ?", (self._tenant, before))
 

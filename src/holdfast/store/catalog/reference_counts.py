@@ -1,8 +1,8 @@
 """What is alive: reference counts by level, settled later than the commits that change them.
 
-``refs`` of a row counts the checkpoints and pins whose root it is, and the *counted* pages that name it; ``deltas``
-counts the rows that are stored as a difference against it. A page is live while its refs are above 0, and a live page
-should be counted by its children. That is deferred: a commit counts only its root, a forget uncounts only its root, and
+``refs`` of a row counts the checkpoints and pins whose root it is, and the *counted* pages that refer to it; ``deltas``
+counts the rows that are stored as a delta against it. A page is live while its refs are above 0, and a live page should
+be counted by its children. That is deferred: a commit counts only its root, a forget uncounts only its root, and
 `deferred_counts` brings the children of pages whose state has changed up to date, level by level, in small
 transactions. While `pending` finds nothing, ``refs = 0 AND deltas = 0`` is the same as *reachable from nothing*.
 
@@ -34,13 +34,13 @@ ROWS_PER_STEP = 1000
 HASHES_PER_QUERY = 500
 
 COUNT = "UPDATE blobs SET refs = refs + ? WHERE tenant = ? AND hash = ?"
-"""So many more stand on a row: how many, tenant, hash."""
+"""Add to the references of a row: how many, tenant, hash."""
 RAISE = "dead_since = CASE WHEN dead_since < ? THEN ? ELSE dead_since END"
-"""Sets a time of death (twice a parameter), never to an earlier one: no dead page may outlive what it names."""
+"""Sets a time of death (the parameter twice), never to an earlier one: a dead page may not outlive its children."""
 UNCOUNT = f"""UPDATE blobs SET refs = refs - ?, {RAISE},
     counted = CASE WHEN kind = 1 AND refs = ? AND counted = {UNCOUNTED} THEN {UNMARKED} ELSE counted END
     WHERE tenant = ? AND hash = ? AND refs >= ?"""
-"""So many fewer, since some time: how many, twice the time, how many, tenant, hash, how many."""
+"""Subtract from the references, since a time: how many, twice the time, how many, tenant, hash, how many."""
 
 _CLOCK_STEP = 3_600_000_000
 """Microseconds that the clock may have gone back without being taken for set right."""
@@ -70,7 +70,7 @@ def moment(transaction: Transaction, tenant: int, now: int) -> int:
 
 
 def moment_after(latest: int, now: int) -> int:
-    """`moment`, where the last time that was written is known; `note_moment` is to be called as well."""
+    """`moment` for a known time of the last write; `note_moment` must be called as well."""
     return latest if now < latest <= now + _CLOCK_STEP else now
 
 
@@ -84,12 +84,12 @@ def note_moment(transaction: Transaction, tenant: int, latest: int, now: int) ->
 
 
 def count_root(transaction: Transaction, tenant: int, root: Hash) -> bool:
-    """Let something stand on the page ``root``; False if there is no such page."""
+    """Add a reference to the page ``root``; False if there is no such page."""
     return transaction.run(f"{COUNT} AND kind = 1", (1, tenant, root)) == 1
 
 
 def uncount_root(transaction: Transaction, tenant: int, root: Hash, now: int) -> None:
-    """Take back one `count_root`. What falls with it is settled later."""
+    """Remove one `count_root`. Its consequences are settled later."""
     if transaction.run(UNCOUNT, (1, now, now, 1, tenant, root, 1)) != 1:
         raise IntegrityError(
             f"the count of the root page {format_hash(root)} is wrong", hint="run: holdfast gc --recount"
@@ -104,10 +104,10 @@ def pending(transaction: Transaction, tenant: int) -> bool:
 def sweep_pages_step(
     database: Database, tenant: int, died_by: int, limit: int = ROWS_PER_STEP
 ) -> tuple[int, int] | None:
-    """Take away at most ``limit`` pages that died at ``died_by`` or before; None if not all is settled.
+    """Delete at most ``limit`` pages that died at ``died_by`` or before; None if counts are unsettled.
 
-    How many were looked at, and how many of these taken away: one that a delta stands on stays as mere bytes. Objects
-    are left alone: pages lie in packs.
+    Returns how many were examined, and how many of these deleted: a base of a delta stays as mere bytes. Objects are
+    not touched: pages are in packs.
     """
     with database.writing() as transaction:
         if pending(transaction, tenant):
@@ -126,7 +126,7 @@ def sweep_pages_step(
 
 
 def dead_blobs(database: Database, tenant: int, died_by: int) -> list[Hash]:
-    """Candidates for `sweep_blobs_step`: whatever seems dead since ``died_by`` or before."""
+    """Candidates for `sweep_blobs_step`: blobs that seem dead since ``died_by`` or before."""
     with database.reading(once=True) as transaction:
         rows = transaction.all(
             "SELECT hash FROM blobs WHERE tenant = ? AND refs = 0 AND deltas = 0 AND kind <> 1 AND dead_since <= ?",
@@ -143,11 +143,11 @@ def sweep_blobs_step(
     now: int,
     condemn: Callable[[Hash, int], str],
 ) -> int | None:
-    """Take away those of ``hashes`` (at most `HASHES_PER_QUERY`) that are dead since ``died_by`` or before.
+    """Delete those of ``hashes`` (at most `HASHES_PER_QUERY`) that are dead since ``died_by`` or before.
 
-    How many; None, and nothing done, if not all is settled or dead pages from before ``died_by`` are still there. An
-    object of its own is condemned: ``condemn(hash, generation)`` is its key, and the caller deletes it after the
-    commit.
+    Returns their number; None, without a change, if counts are unsettled or dead pages from before ``died_by`` still
+    exist. An object of its own is condemned: ``condemn(hash, generation)`` is its key, and the caller deletes it after
+    the commit.
     """
     with database.writing() as transaction:
         if pending(transaction, tenant) or transaction.one(
@@ -175,7 +175,7 @@ def sweep_blobs_step(
 
 def _delete(transaction: Transaction, tenant: int, rows: list[Row]) -> None:
     transaction.many("DELETE FROM blobs WHERE tenant = ? AND hash = ?", ((tenant, row[0]) for row in rows))
-    # A dead page's own time must not move without its children's, so only the others are told when their delta died.
+    # A dead page's own time must not move without its children's, so only other bases get their delta's time of death.
     transaction.many(
         """UPDATE blobs SET deltas = deltas - 1,
         dead_since = CASE WHEN kind <> 1 AND dead_since < ? THEN ? ELSE dead_since END WHERE tenant = ? AND hash = ?""",

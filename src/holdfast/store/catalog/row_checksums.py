@@ -1,7 +1,7 @@
-"""Checksums of the catalog's rows that nothing else would contradict; docs/formats/catalog.md specifies them.
+"""Checksums of the catalog's rows whose values nothing else verifies; docs/formats/catalog.md specifies them.
 
-Where a blob lies is said again by the index of its pack, and every count is counted anew by verification. But a label,
-a time, a parent or an event of the history stands in one place alone: there a checksum tells a damaged value.
+The index of its pack also has a blob's place, and verification recounts every count. But a label, a time, a parent or
+an event of the history exists only once: there a checksum reveals a damaged value.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class ChecksummedTable(NamedTuple):
         return f"{self.tenant} = ? AND {self.key} = ?"
 
     def question(self, tenant: int, key: str | int) -> Statement:
-        """Asks for a row: its checksum, then what is covered."""
+        """The query for a row: its checksum, then the covered columns."""
         return f"SELECT checksum, {self.columns} FROM {self.table} WHERE {self.row}", (tenant, key)
 
     def checksum(self, row: Sequence[object], more: Iterable[object] = ()) -> Hash:
-        """That of a row: what is covered, and what belongs to it elsewhere (of a checkpoint, see `belonging`)."""
+        """The checksum of a row: its covered columns, and data in other tables (of a checkpoint, see `belonging`)."""
         return hash_bytes(b"".join(map(_encoded, (self.table, *row, *more))))
 
     def changed(self, found: Sequence[Any], **columns: object) -> Hash:
-        """The checksum to give a row that `question` has found when these columns of it are changed.
+        """The new checksum of a row that `question` has found when these columns change.
 
-        That of one that was damaged before stays, and stays wrong, so that `verify` goes on naming the row.
+        The checksum of a damaged row stays wrong, so that `verify` keeps reporting it.
         """
         old, *row = found
         if old != self.checksum(row):
@@ -62,7 +62,7 @@ CHECKPOINTS = ChecksummedTable(
     """number, tenant, id, workspace, parent, root, kind, label, created_at, added, modified, deleted, total_files,
     total_bytes, new_blobs, stored_bytes, not_captured, author, message, command""",
 )
-"""With its changeset and what it did not capture."""
+"""With its changeset and its uncaptured paths."""
 
 WORKSPACES = ChecksummedTable(
     "workspaces", "id", "tenant, id, path, device, inode, created_at, source, live, head, position, redo_tip, machine"
@@ -112,10 +112,10 @@ PROMOTIONS = ChecksummedTable(
 )
 
 COVERED = (TENANTS, CHECKPOINTS, WORKSPACES, HISTORY)
-"""Those that version 2 knew."""
+"""The tables of version 2."""
 
 COVERED_4 = (SESSIONS, JOURNALS, SESSION_CHECKPOINTS, REFS)
-"""Those that came with version 4."""
+"""The tables that version 4 added."""
 
 EXPORTS = ChecksummedTable(
     "exports", "name", "tenant, name, kind, workspace, project, auto, mode, created_at, revision"
@@ -126,11 +126,11 @@ TOKENS = ChecksummedTable("tokens", "id", "tenant, id, digest, rights, exports, 
 ANSWERS = ChecksummedTable("answers", "name", "tenant, name, request, status, body, owner, at")
 
 COVERED_SERVING = (EXPORTS, TOKENS, ANSWERS)
-"""Those of what is served, of version 5."""
+"""The tables for serving that version 5 added."""
 
 
 COVERED_MERGES = (MERGES, REAPPLIES)
-"""Those of merges, which came with version 5."""
+"""The tables for merges that version 5 added."""
 
 
 def set_checksum(transaction: Transaction, covered: ChecksummedTable, tenant: int, key: str | int) -> None:
@@ -196,7 +196,7 @@ def _looked_up(
 
 
 def belonging(changeset: bytes | None, missed: Iterable[Sequence[object]]) -> list[object]:
-    """What the checksum of a checkpoint covers beside its row: the changeset, and what was not captured (place, path,
+    """The data that a checkpoint's checksum covers beside its row: the changeset, and uncaptured paths (place, path,
     reason).
     """
     return [changeset, *chain.from_iterable(missed)]

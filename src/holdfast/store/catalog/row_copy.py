@@ -1,8 +1,8 @@
 """Copies the rows of one tenant from a catalog to another, table by table, in one transaction of each.
 
-`TABLES` says of every table of the schema what becomes of it; a test compares that with the schema. What numbers rows
-across tenants (checkpoints, packs, events) gets the numbers of the other catalog, in the same order; row checksums are
-made anew, but for rows that were damaged before: those stay so, and `verify` names them.
+`TABLES` has the treatment of every table; a test compares that with the schema. Rows with numbers across tenants
+(checkpoints, packs, events) get the other catalog's numbers, in the same order; row checksums are made anew, except for
+damaged rows, which `verify` still reports.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
     from holdfast.store.database.sql_database import Row, Transaction
 
 How = Literal["rows", "numbered", "beside", "left"]
-"""Copied as they are; with a number of the other catalog; by code of its own; not copied."""
+"""Copied unchanged; with a number of the other catalog; by code of its own; not copied."""
 
 
 class Ciphers(NamedTuple):
-    """What encrypts in the catalog that is copied, and in the other."""
+    """The ciphers of the source catalog, and of the target."""
 
     values: tuple[ValueCipher, ValueCipher]
     texts: tuple[TextCipher, TextCipher]
 
     @classmethod
     def of(cls, source: Catalog, target: Catalog) -> Ciphers:
-        """Those of two catalogs."""
+        """The ciphers of two catalogs."""
         return cls((ValueCipher(source), ValueCipher(target)), (TextCipher(source), TextCipher(target)))
 
 
 class Table(NamedTuple):
-    """What becomes of a table."""
+    """The treatment of a table."""
 
     name: str
     how: How
@@ -73,14 +73,14 @@ class Table(NamedTuple):
 TABLES = (
     # tenants: the row is there already, with a number of the other catalog's.
     Table("tenants", "beside"),
-    # What the other store is, it says itself.
+    # The target store has its own.
     Table("stores", "beside"),
     Table("object_places", "beside"),
     Table(
         "workspaces",
         "rows",
         "id, path, device, inode, created_at, source, live, head, position, redo_tip, machine",
-        # (Their events come later: see `_set_cursors`.)
+        # Their events come later: see `_set_cursors`.
         covered=WORKSPACES,
         order="id",
     ),
@@ -110,7 +110,7 @@ TABLES = (
         mapped=(("previous", "history"), ("ahead", "history")),
         covered=HISTORY,
     ),
-    # They count what they hold; no process over there has any of it open, so they are taken away when all is there.
+    # Pins count their contents; no process uses them over there, so they are removed after the copy.
     Table("pins", "numbered", "root, checkpoint, reason, expires_at, machine", number="number"),
     # The objects of these were never there.
     Table("tombstones", "left"),
@@ -169,10 +169,10 @@ TABLES = (
         covered=TOKENS,
         order="id",
     ),
-    # What the other server is asked is another request.
+    # Requests to the other server are other requests.
     Table("answers", "left"),
 )
-"""In an order in which every row finds there what it refers to."""
+"""In an order in which every row's references exist at the target."""
 
 
 def clear(transaction: Transaction, tenant: int) -> None:
@@ -209,9 +209,9 @@ def copy(
     home_ids: tuple[str, str] = ("", ""),
     ciphers: Ciphers | None = None,
 ) -> dict[str, int]:
-    """Copy every row of ``tenant`` to the tenant ``to``, which has none; how many of each table. ``home_ids``: what the
-    home is called there, and what it is called here, where several share a catalog. ``ciphers``: those of both
-    catalogs, where values are encrypted in either.
+    """Copy every row of ``tenant`` to the tenant ``to``, which has none; the number for each table. ``home_ids``: the
+    home's id in the source and in the target, where several homes share a catalog. ``ciphers``: those of both catalogs,
+    if either encrypts values.
 
     Both are open transactions, of two databases. Memory: some bytes for each checkpoint, pack and event.
     """
@@ -238,7 +238,7 @@ def _columns(table: Table) -> list[str]:
 
 
 def _mapped(table: Table, numbers: dict[str, dict[int, int]]) -> list[tuple[int, dict[int, int]]]:
-    """Which columns hold numbers of another table's rows, each with what those are in the other catalog."""
+    """The columns with numbers of another table's rows, each with the mapping to the target's numbers."""
     columns = _columns(table)
     return [(columns.index(column), numbers[other]) for column, other in table.mapped]
 
@@ -299,7 +299,7 @@ def _numbered(
     home_ids: tuple[str, str],
     ciphers: Ciphers | None,
 ) -> int:
-    mine = numbers.setdefault(table.name, {})  # (rows of a table may name others of it)
+    mine = numbers.setdefault(table.name, {})  # rows of a table may refer to others of it
     columns, mapped = _columns(table), _mapped(table, numbers)
     select = f"SELECT {table.number}, {table.columns} FROM {table.name} WHERE tenant = ? ORDER BY {table.number}"
     into = (

@@ -18,7 +18,7 @@ APPLICATION_ID = 0x48464354
 """``HFCT``: marks the SQLite file as a catalog of Holdfast."""
 
 BLOB, PAGE, BASE = 0, 1, 2
-"""``blobs.kind``: content; a page of a manifest; a former page, kept only because a delta stands on it."""
+"""``blobs.kind``: content; a page of a manifest; a former page, kept only as the base of a delta."""
 
 UNCOUNTED, COUNTED, UNMARKED = 0, 1, 2
 """``blobs.counted``: whether a page's children hold its count; UNMARKED: not even its time of death."""
@@ -286,7 +286,7 @@ def _create(transaction: Transaction) -> None:
 
 
 def _add_checksums(transaction: Transaction) -> None:
-    """To version 2. What stands in the rows now is taken for right: there is nothing to tell otherwise."""
+    """To version 2. The present values are taken as correct: nothing can contradict them."""
     from holdfast.store.catalog._version_5_tables import WORKSPACES_1
 
     for covered in (_HISTORY_2 if one is HISTORY else WORKSPACES_1 if one is WORKSPACES else one for one in COVERED):

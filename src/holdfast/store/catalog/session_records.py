@@ -1,4 +1,4 @@
-"""What the catalog's rows of sessions say, as it travels between the catalog and those who use it."""
+"""The data of the catalog's rows of sessions, as the catalog and its users exchange it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ class SessionRecord(NamedTuple):
     workspace: WorkspaceId | None
     """None while its directory is being made."""
     origin: WorkspaceId | None
-    """Of a fork: the workspace at which the provider is asked."""
+    """For a fork: the workspace whose provider made it."""
     provider: str
-    """What made its directory: a snapshot provider; ``plain``: an older version, which wrote it out; empty: nobody, it
-    works in place.
-    """
+    """The provider of its directory; ``plain``: an older version, which wrote it out; empty: it works in place."""
     mode: SessionMode
     token: str
-    """What the provider calls the directory."""
+    """The provider's token for the directory."""
     place: bytes | None
     """The directory that was made by ``plain``."""
     purpose: Purpose
@@ -70,12 +68,12 @@ class JournalRow(NamedTuple):
     last_seq: int
     trees: tuple[CheckpointId, ...]
     revision: int = 0
-    """What it has to be when the row is written; it is one more then."""
+    """The required value when the row is written, which increases it by one."""
     updated_at: int = 0
 
 
 class UnsavedSession(NamedTuple):
-    """A session with something in its journal."""
+    """A session with entries in its journal."""
 
     session: SessionId
     revision: int
@@ -89,7 +87,7 @@ class RefChange(NamedTuple):
 
     ref: SessionRef
     expected: SessionHash | None
-    """What it has to name now; None: it must not be there."""
+    """The required present target; None: it must not exist."""
 
 
 class SessionCommit(NamedTuple):

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 def hand_over(
     transaction: Transaction, tenant: int, going: Sequence[StoredCheckpoint], *, began_with: bool
 ) -> list[StoredCheckpoint]:
-    """Of states that their session lets go of, make those another session's that its history leads through, without
-    their trees; what is left belongs to none. ``began_with``: only if that session began later than the state was made,
-    so that no session gets back what it has let go of itself.
+    """Give states that their session releases to another session whose history passes through them, without their
+    trees; the others belong to none. ``began_with``: only to a session that began after the state was made, so that no
+    session gets its own released states back.
     """
     heirs = _heirs(transaction, tenant, going, began_with=began_with) if going else {}
     with changing(transaction, SESSION_CHECKPOINTS, tenant, list(heirs)):
@@ -104,7 +104,7 @@ class SessionRows:
             repeat(self, _REPEATED, catalog.again)
 
     def reading(self) -> AbstractContextManager[object]:
-        """What is read inside of the block is as of one moment."""
+        """All reads inside the block see the same moment."""
         return self._database.reading()
 
     # --- sessions ---
@@ -115,19 +115,19 @@ class SessionRows:
             self._add(transaction, record)
 
     def get(self, name: SessionId) -> SessionRecord:
-        """One session; raises `NotFoundError` (code ``no_session``) if there is none of this id."""
+        """One session; raises `NotFoundError` (code ``no_session``) if there is none with this id."""
         with self._database.reading() as transaction:
             return self._get(transaction, name)
 
     def has(self, name: SessionId) -> bool:
-        """Whether there is a session of that name, be it half made or half deleted."""
+        """Whether there is a session with that name, even an incomplete one."""
         with self._database.reading() as transaction:
             return (
                 transaction.one("SELECT 1 FROM sessions WHERE tenant = ? AND id = ?", (self._tenant, name)) is not None
             )
 
     def list(self, workspace: WorkspaceId | None = None) -> list[SessionRecord]:
-        """All of them, or those that work in a workspace, oldest first."""
+        """All sessions, or those in a workspace, oldest first."""
         where, values = ("", ()) if workspace is None else ("AND workspace = ?", (workspace,))
         return self._find(f"{where} ORDER BY created_at, id", *values)
 
@@ -138,7 +138,7 @@ class SessionRows:
     def put(
         self, record: SessionRecord, *, naming: Sequence[RefChange] = (), dropping: Sequence[SessionRef] = ()
     ) -> None:
-        """Change what is said of a session, and references with it; raises as `get` and `set_ref`."""
+        """Change the record of a session, and references with it; raises as `get` and `set_ref`."""
         with self._database.writing() as transaction:
             self._get(transaction, record.id)
             self._put(transaction, record)
@@ -148,8 +148,8 @@ class SessionRows:
                 self._drop_ref(transaction, ref.name, ref.checkpoint)
 
     def clear(self, name: SessionId) -> list[StoredCheckpoint]:
-        """Take all away that belongs to a session; what its checkpoints were, of which objects may be left. Those that
-        another session's history leads through become that one's, without their trees.
+        """Delete everything of a session; returns its checkpoints, whose objects may remain. Those in another session's
+        history become that one's, without their trees.
         """
         with self._database.writing() as transaction:
             return self._clear(transaction, name)
@@ -164,7 +164,7 @@ class SessionRows:
     # --- journals ---
 
     def journal(self, name: SessionId) -> JournalRow:
-        """A session's journal; raises `NotFoundError` if it has none."""
+        """A session's journal; raises `NotFoundError` without one."""
         with self._database.reading() as transaction:
             return self._journal(transaction, name)
 
@@ -247,7 +247,7 @@ class SessionRows:
         return _checkpoint(row[:-1]), self._values.open("session_checkpoints", "data", hash, row[-1])
 
     def checkpoints(self, name: SessionId) -> list[StoredCheckpoint]:
-        """Those of a session, oldest first: each after what it was made of, whatever the clock said."""
+        """The checkpoints of a session, oldest first: each after its origin, whatever the clock said."""
         with self._database.reading() as transaction:
             found = self._stored(transaction, "AND session = ? ORDER BY created_at, seq, hash", name)
         known = {one.hash: one for one in found}
@@ -299,7 +299,7 @@ class SessionRows:
         return dict(rows)
 
     def release(self, hashes: Sequence[SessionHash]) -> int:
-        """Hold the trees of session checkpoints back from retention no longer, if no reference names them; how many."""
+        """Stop protecting the trees of session checkpoints from retention, if no reference names them; their number."""
         released = 0
         with self._database.writing() as transaction, changing(transaction, SESSION_CHECKPOINTS, self._tenant, hashes):
             for name in hashes:
@@ -311,8 +311,8 @@ class SessionRows:
         return released
 
     def drop(self, hashes: Sequence[SessionHash]) -> list[StoredCheckpoint]:
-        """Forget session checkpoints that hold no tree, if no reference names them; those that were forgotten. What is
-        stored of them is for the caller to remove then. Those that another session began with become that one's.
+        """Forget session checkpoints that hold no tree, if no reference names them; returns those. The caller must
+        delete their stored data. Those that another session began with become that one's.
         """
         gone: list[StoredCheckpoint] = []
         with self._database.writing() as transaction:
@@ -340,11 +340,11 @@ class SessionRows:
         return found[0] if found else None
 
     def refs(self, name: SessionId) -> list[SessionRef]:
-        """Those of a session, by name."""
+        """The references of a session, by name."""
         return self._refs("AND session = ? ORDER BY name", name)
 
     def set_ref(self, change: RefChange) -> None:
-        """Change a reference; raises `RefusedError` (code ``moved``) if it does not name what is expected."""
+        """Change a reference; raises `RefusedError` (code ``moved``) if its target is not the expected one."""
         with self._database.writing() as transaction:
             self._set_ref(transaction, change)
 

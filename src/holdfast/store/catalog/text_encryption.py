@@ -1,7 +1,7 @@
-"""The catalog's columns of text that say what agents and users wrote, encrypted where the store has a key.
+"""The catalog's text columns with the words of agents and users, encrypted if the store has a key.
 
-Specified in docs/formats/catalog.md ("Encrypted values"). What encrypts is loaded only where there is a key: the rows
-are read by every short command.
+Specified in docs/formats/catalog.md ("Encrypted values"). The encryption is imported only if there is a key: every
+short command reads these rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAGIC = "SEZST1c"
 
 
 def event_name(workspace: str, at: int) -> str:
-    """What the row of an event is called: its number is given only when it is written, and is another in a copy."""
+    """The name of an event's row: its number is assigned only when it is written, and differs in a copy."""
     return f"{workspace}/{at}"
 
 
@@ -44,7 +44,7 @@ def row_name(covered: ChecksummedTable, columns: Sequence[str], values: Sequence
 
 
 class TextCipher:
-    """Turns texts of a catalog's rows into what is stored, and back; an empty text stays empty."""
+    """Encrypts texts of a catalog's rows, and decrypts them; an empty text stays empty."""
 
     __slots__ = ("_catalog",)
 
@@ -52,7 +52,7 @@ class TextCipher:
         self._catalog = catalog
 
     def seal(self, table: str, column: str, row: str, text: str) -> str:
-        """What is to be stored in a row of this name."""
+        """The stored form of a text in the row with this name."""
         if not text:
             return text
         if self._catalog.keys is None and not text.startswith(_MAGIC):
@@ -67,11 +67,9 @@ class TextCipher:
         return b64encode(sealed_values.seal(value, f"{table} {column} {row}", self._catalog.keys.current)).decode()
 
     def open(self, table: str, column: str, row: str, stored: str) -> str:
-        """What was given to `seal`; `UNREADABLE` where `read` raises: a text that is lost must not stand between a user
-        and the content.
-        """
+        """The argument of `seal`; `UNREADABLE` where `read` raises: a lost text must not keep a user from contents."""
         if not stored.startswith(_MAGIC):
-            return stored  # (`verify` names it where all are encrypted)
+            return stored  # `verify` reports it where all are encrypted
         try:
             return self.read(table, column, row, stored)
         except IntegrityError:
@@ -87,7 +85,7 @@ class TextCipher:
         )
 
     def open_provenance(self, checkpoint: CheckpointId, author: str, message: str, command: str) -> Provenance:
-        """What was given to `seal_provenance`."""
+        """The argument of `seal_provenance`."""
         return Provenance(
             author,
             self.open("checkpoints", "message", checkpoint, message),
@@ -95,7 +93,7 @@ class TextCipher:
         )
 
     def read(self, table: str, column: str, row: str, stored: str) -> str:
-        """What was given to `seal`. Raises `IntegrityError` as `value_encryption.ValueCipher.open` does."""
+        """The argument of `seal`. Raises `IntegrityError` as `value_encryption.ValueCipher.open`."""
         keys = self._catalog.keys
         place = f"{table} {column} {row}"
         if is_encrypted(stored):
@@ -119,7 +117,7 @@ def is_encrypted(stored: str) -> bool:
 
 
 def plain_text(stored: str) -> str:
-    """A text that is not encrypted, of what is stored: one that only looks like a value with the magic is itself."""
+    """An unencrypted text in its stored form: one that only looks encrypted is returned unchanged."""
     if not stored.startswith(_MAGIC):
         return stored
     from base64 import b64decode

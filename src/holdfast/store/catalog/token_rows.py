@@ -62,15 +62,15 @@ class TokenRows:
         return [_row(row) for row in rows]
 
     def roots(self, *, own: bool) -> list[bytes]:
-        """Below which directories clients may make exports: by tokens of other tenants, and with ``own`` of this one.
-        For keeping them apart, and to be told to no client.
+        """The directories below which clients may make exports: by tokens of other tenants, and with ``own`` of this
+        one. For isolation, and never shown to a client.
         """
         with self._database.reading() as transaction:
             rows = transaction.all("SELECT roots FROM tokens WHERE tenant <> ? OR ? = 1", (self._tenant, int(own)))
         return sorted({root for (roots,) in rows for root in bytes(roots).split(b"\0")[:-1]})
 
     def revoke(self, name: str) -> None:
-        """Take a token away; raises `NotFoundError` (code ``no_token``) if there is none of this id."""
+        """Delete a token; raises `NotFoundError` (code ``no_token``) if there is none with this id."""
         with self._database.writing() as transaction:
             if not transaction.run("DELETE FROM tokens WHERE tenant = ? AND id = ?", (self._tenant, name)):
                 raise NotFoundError(
@@ -79,9 +79,9 @@ class TokenRows:
 
 
 def find_token(database: Database, name: str) -> tuple[str, TokenRow] | None:
-    """The token of an id, with its tenant's name; None if there is none, or its row is damaged.
+    """The token with an id, and its tenant's name; None without one, or if its row is damaged.
 
-    This alone looks a tenant up by what a client says: whether it may say so, the secret decides.
+    Only this function finds a tenant by a client's word: the secret decides whether that is valid.
     """
     with database.reading() as transaction:
         row = transaction.one(

@@ -1,4 +1,4 @@
-"""How much there is, and what it takes: counted from the catalog's rows."""
+"""Numbers and sizes, from the catalog's rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Stats(NamedTuple):
-    """What the catalog counts; bytes unless it says otherwise. Exact while nothing waits to be settled."""
+    """The catalog's statistics; bytes, where nothing else is said. Exact while no counts are unsettled."""
 
     workspaces: int
     """How many are live."""
@@ -26,7 +26,7 @@ class Stats(NamedTuple):
     content_bytes: int
     """The sum of the sizes of all distinct content, pages not counted."""
     stored_bytes: int
-    """What blobs, pages and packs take in the object store."""
+    """The size of blobs, pages and packs in the object store."""
     dead_bytes: int
     """Of ``stored_bytes``: what nothing uses."""
     catalog_bytes: int
@@ -43,7 +43,7 @@ def stats(transaction: Transaction, tenant: int, catalog_bytes: int) -> Stats:
         FROM blobs WHERE tenant = ? GROUP BY 1, 2, 3""",
         (tenant,),
     )
-    # What lies in them besides the pages that rows name: their headers.
+    # The other content beside pages with rows: their headers.
     own = f"SELECT number FROM packs WHERE tenant = ? AND {OWN_OBJECT}"
     headers = _number(
         transaction,
@@ -68,7 +68,7 @@ def stats(transaction: Transaction, tenant: int, catalog_bytes: int) -> Stats:
 
 
 def used_bytes(transaction: Transaction, tenant: int) -> int:
-    """What blobs, pages and packs take in the object store. Cheap: it looks at packs and large blobs alone."""
+    """The size of blobs, pages and packs in the object store. Cheap: it reads packs and large blobs alone."""
     # Every object has a length. Said here, it lets SQLite see that the index of large blobs serves, which it
     # else leaves for the primary key, and every row of the table.
     alone = "SELECT coalesce(sum(length), 0) FROM blobs WHERE tenant = ? AND pack IS NULL AND length > 0"
@@ -77,7 +77,7 @@ def used_bytes(transaction: Transaction, tenant: int) -> int:
 
 
 def _packs(transaction: Transaction, tenant: int) -> tuple[int, int]:
-    """How many packs there are, and what they take."""
+    """The number of packs, and their size."""
     row = transaction.one("SELECT count(*), coalesce(sum(size), 0) FROM packs WHERE tenant = ?", (tenant,))
     return (0, 0) if row is None else (row[0], row[1])
 

@@ -36,7 +36,7 @@ _TEXTS: Final = 500
 
 
 class ValueCipher:
-    """Turns values of a catalog's columns into what is stored, and back; NULL stays NULL, and nothing stays nothing."""
+    """Encrypts values of a catalog's columns, and decrypts them; NULL stays NULL, and empty stays empty."""
 
     __slots__ = ("_catalog",)
 
@@ -44,7 +44,7 @@ class ValueCipher:
         self._catalog = catalog
 
     def seal(self, table: str, column: str, row: str, value: bytes | None) -> bytes | None:
-        """What is to be stored in a row, which is named by its key."""
+        """The stored form of a value in a row, which is identified by its key."""
         if not value:
             return value
         keys = self._catalog.keys
@@ -53,8 +53,8 @@ class ValueCipher:
         return sealed_values.seal(value, f"{table} {column} {row}", keys.current)
 
     def open(self, table: str, column: str, row: str, stored: bytes | None) -> bytes | None:
-        """What was given to `seal`. Raises `IntegrityError` if it was changed, is another row's, or is not encrypted
-        though all is; with the code ``unknown_key`` if its key is not known.
+        """The argument of `seal`. Raises `IntegrityError` if it was changed, is another row's, or is not encrypted
+        though all are; with the code ``unknown_key`` for an unknown key.
         """
         if not stored:
             return stored
@@ -67,9 +67,9 @@ class ValueCipher:
 
 
 def encrypt_stored(catalog: Catalog) -> None:
-    """Encrypt the values that are not; where the catalog is in SQLite, leave nothing of them in its files.
+    """Encrypt the unencrypted values; in SQLite, leave no trace of them in its files.
 
-    Killed in between, the same again goes on. Raises `StorageError` without room for that, `LockedError`.
+    After a kill, the same call continues. Raises `StorageError` without room for that, `LockedError`.
     """
     if isinstance(catalog.database, SqliteDatabase):
         catalog.database.overwrite_deleted()

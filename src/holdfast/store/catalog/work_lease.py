@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 LASTS = 300 * 1_000_000
-"""Microseconds after which a lease that is not renewed is lost, where it cannot be told that its process is gone. The
-clocks of machines that share a catalog may differ by less than this.
+"""Microseconds after which an unrenewed lease is lost if its process's end cannot be verified. The clocks of machines
+that share a catalog may differ by less than this.
 """
 
 
@@ -39,8 +39,8 @@ def of_this_boot(owner: str) -> bool:
 
 
 def may_run(owner: str) -> bool:
-    """False if the process that `this_process` named so, or as the owner of a lease, is surely gone; True if it runs
-    or that cannot be told.
+    """False if the process that `this_process`, or a lease's owner, names has surely ended; True if it runs or that is
+    unknown.
     """
     boot, _, rest = owner.partition(" ")
     boot = "/".join(boot.split("/")[:2])
@@ -51,7 +51,7 @@ def may_run(owner: str) -> bool:
 
 
 def process_named(owner: str) -> int | None:
-    """The number of the process that `this_process` named so; None if it is gone, or that cannot be told."""
+    """The number of the process with this name from `this_process`; None if it has ended, or that is unknown."""
     boot, _, rest = owner.partition(" ")
     pid, _, began = rest.partition(" ")
     if boot != _boot() or not pid.isdigit() or not began or _began(int(pid)) != began:
@@ -60,15 +60,15 @@ def process_named(owner: str) -> int | None:
 
 
 _LEFT: set[str] = set()
-"""Owners of leases, of this process, that could not be given back, or may not have been got: the next acquirer in
-this process takes them over.
+"""Owners of leases, in this process, that could not be released, or maybe were not acquired: the next acquirer in this
+process takes them over.
 """
 
 
 def _owner() -> str:
     """The owner of one lease, from when it is acquired until it is released: the process, and 16 hex digits."""
     boot, _, rest = this_process().partition(" ")
-    # (There, as a process that knows nothing of them takes it for another machine's, and not for one that is gone.)
+    # A process that does not know these takes the lease for another machine's, not for a dead process's.
     return f"{boot}/{secrets.token_hex(8)} {rest}"
 
 
@@ -93,7 +93,7 @@ class Lease:
     """Work of a tenant that only one process does at a time; ended by `release`, by the death of its process, or by
     time.
 
-    Losing it does no harm to the store: its holder must be correct without it, only slower.
+    Losing it does not harm the store: its holder must be correct without it, only slower.
     """
 
     __slots__ = ("_clock", "_database", "_is_optional", "_name", "_owner", "_renewed", "_tenant")
@@ -109,9 +109,9 @@ class Lease:
         self._renewed = 0
 
     def acquire(self) -> None:
-        """Take it, or go on with it; raises `LockedError` if another process that may still run has it.
+        """Acquire or renew it; raises `LockedError` if another process that may still run has it.
 
-        Where nothing can be written every process has it: none can do what it is for.
+        On a read-only home every process has it: none can do the work.
         """
         if self._database.read_only:
             return

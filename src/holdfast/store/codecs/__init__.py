@@ -1,1 +1,1 @@
-"""Encodings of what is stored: compression, columns, changesets, sessions, and MessagePack without a library."""
+"""Encodings of stored data: compression, columns, changesets, sessions, and MessagePack without a library."""

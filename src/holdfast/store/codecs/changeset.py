@@ -1,4 +1,4 @@
-"""The codec of changesets: what one checkpoint changed against its parent. Pure: values in, bytes out.
+"""The codec of changesets: a checkpoint's changes against its parent. Pure: values in, bytes out.
 
 Four bytes of magic and version, the length of the columns (8 bytes, little-endian), the hash of all that follows it (16
 bytes), then the columns as one MessagePack array, compressed with zstd (docs/formats/changeset.md).
@@ -58,8 +58,8 @@ _Fields = tuple[bytes, bytes, bytes, _Side, _Side]
 def encode_changeset(changes: Sequence[Change]) -> bytes:
     """``changes``, sorted by path, as bytes.
 
-    Raises `FormatError` if they are not in order, hold what no entry may be, or are too many (`MAX_COLUMN_BYTES`), and
-    `EscapeError` for a path that no workspace may hold.
+    Raises `FormatError` if they are not in order, have an invalid entry, or are too many (`MAX_COLUMN_BYTES`), and
+    `EscapeError` for a forbidden path.
     """
     paths = [change[0] for change in changes]
     check_paths(paths)
@@ -129,7 +129,7 @@ def _unpack(data: bytes) -> bytes:
     if length > MAX_COLUMN_BYTES:
         raise FormatError(f"changeset: field 'length': {length} is over {MAX_COLUMN_BYTES}")
     try:
-        # What the frame says of its own size is what would be allocated, whatever limit is given.
+        # The decompressor would allocate the frame's declared size, whatever limit is given.
         if zstandard.frame_content_size(packed) != length:
             raise FormatError("changeset: field 'length': the compressed columns have another")
         return decompressor().decompress(packed, max_output_size=length, allow_extra_data=False)
@@ -154,7 +154,7 @@ def _encode_side(sides: Sequence[Entry | None]) -> tuple[bytes, ...]:
 
 
 def _entries(side: _Side, there: Sequence[int]) -> list[Entry | None]:
-    """The entries of one side, with None where the change has none there."""
+    """The entries of one side, None where the change has none."""
     hashes, sizes, modes = side
     count = check_hashes(hashes)
     if count != len(there) - there.count(0):

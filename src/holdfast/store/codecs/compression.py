@@ -34,7 +34,7 @@ _SMALL_DELTA_LEVEL = 4
 """Quicker than 3 as long as content is short, and as good."""
 _SMALL_DELTA = 64 << 10
 _LEAST = 48
-"""Below this many bytes a frame's own header eats what it saves."""
+"""Below this size a frame's header costs more than compression saves."""
 _BEGINNING = 1024
 """So much of the content is compressed to learn that all of it would take more than a delta."""
 _SURE = 4
@@ -146,11 +146,10 @@ def _smaller(data: bytes, packed: bytes) -> Encoded:
 
 
 def decompress(codec: int, stored: bytes | memoryview, size: int, base: bytes | None = None) -> bytes:
-    """The content, of exactly ``size`` bytes, that ``stored`` encodes; ``base`` is the base's content for `DELTA`.
+    """The content, of exactly ``size`` bytes, encoded in ``stored``; ``base`` is the base's content for `DELTA`.
 
-    Never allocates more than ``size`` bytes for the content (I12). Raises `FormatError` for a codec or a size that
-    cannot be, and `IntegrityError` if ``stored`` is damaged. That the content has the right hash is for the caller to
-    check.
+    Never allocates more than ``size`` bytes for the content (I12). Raises `FormatError` for an invalid codec or size,
+    and `IntegrityError` if ``stored`` is damaged. The caller must verify the content's hash.
     """
     if not 0 <= size <= MAX_SIZE:
         raise FormatError(f"size: {size} bytes of content are more than {MAX_SIZE}")

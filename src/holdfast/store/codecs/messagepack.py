@@ -46,7 +46,7 @@ _two, _four, _eight = Struct(">BH").pack, Struct(">BI").pack, Struct(">BQ").pack
 
 
 def array_head(count: int) -> bytes:
-    """What comes in front of ``count`` values that are one array."""
+    """The head of an array of ``count`` values."""
     if count < 16:
         return bytes((0x90 | count,))
     return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
@@ -88,10 +88,10 @@ def _join(values: Sequence[int]) -> bytes:
 
 
 class Unpacker:
-    """Takes apart what the functions above make, one value after the other.
+    """Decodes the values of the functions above, one after the other.
 
-    Every method raises `FormatError` for another kind of value, one that is cut short, and one that is not in its
-    shortest form. Takes no more memory than a few times the length of ``data``, whatever lengths are stated in it.
+    Every method raises `FormatError` for another type, a truncated value, and one that is not in its shortest form.
+    Memory is at most a few times the length of ``data``, whatever lengths it claims.
     """
 
     __slots__ = ("_at", "_data")

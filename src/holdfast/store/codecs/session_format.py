@@ -47,9 +47,9 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def encode_checkpoint(checkpoint: SessionCheckpoint) -> tuple[SessionHash, int, bytes]:
-    """The hash that names the content of ``checkpoint`` (its own ``hash`` is of no account), its size, and its bytes.
+    """The hash that identifies the content of ``checkpoint`` (its own ``hash`` is ignored), its size, and its bytes.
 
-    Equal content gives equal bytes. Raises `UsageError` for a text that is none, and for more than `MAX_CONTENT_BYTES`.
+    Equal content gives equal bytes. Raises `UsageError` for an invalid text, and for more than `MAX_CONTENT_BYTES`.
     """
     body = _Body(
         session=checkpoint.session,
@@ -66,9 +66,9 @@ def encode_checkpoint(checkpoint: SessionCheckpoint) -> tuple[SessionHash, int, 
 
 
 def decode_checkpoint(data: bytes, expected: SessionHash) -> SessionCheckpoint:
-    """The inverse of `encode_checkpoint`, for bytes that anyone may have made.
+    """The inverse of `encode_checkpoint`, for untrusted bytes.
 
-    Raises `IntegrityError` if they are damaged or not those that ``expected`` names, and `FormatError` for what
+    Raises `IntegrityError` if they are damaged or not those of ``expected``, and `FormatError` for bytes that
     `encode_checkpoint` does not write.
     """
     what = f"session checkpoint {expected}"
@@ -102,7 +102,7 @@ def decode_journal(data: bytes) -> list[JournalEntry]:
         return [_entry_in(entry) for entry in entries]
 
 
-# --- texts: what comes from the system may be no UTF-8 ---
+# --- texts: those from the system may be no UTF-8 ---
 
 
 def _out(text: str) -> str:
@@ -210,7 +210,7 @@ def _unpack(data: bytes, magic: bytes, what: str) -> tuple[int, bytes]:
     if length > MAX_CONTENT_BYTES:
         raise FormatError(f"{what}: field 'length': {length} is over {MAX_CONTENT_BYTES}")
     try:
-        # What the frame says of its own size is what would be allocated, whatever limit is given.
+        # The decompressor would allocate the frame's declared size, whatever limit is given.
         if zstandard.frame_content_size(packed) != length:
             raise FormatError(f"{what}: field 'length': the compressed content has another")
         content = zstandard.ZstdDecompressor().decompress(packed, max_output_size=length, allow_extra_data=False)

@@ -1,11 +1,10 @@
-"""The zstandard library, without what its package loads on the way.
+"""The zstandard library, without the other imports of its package.
 
-The package asks `platform` which interpreter this is, and `typing` for one name: with `re` that takes ten milliseconds,
-a tenth of what saving a hundred files takes, and the library itself half of one. So its extension in C is loaded from
-the package's directory, under its own name; the package, if another module loads that, uses the same. What the package
-adds in Python (`open`, `compress`, `decompress`) is not to be used, though type checkers know it. Where there is no
-such extension, or the environment asks for another, the package decides; also beside other threads, who may be loading
-it.
+The package imports `platform`, and `typing` for one name: with `re` that takes ten milliseconds, a tenth of the time
+for saving a hundred files, and the library itself half of one. So its C extension is loaded from the package's
+directory, under its own name; if another module imports the package, that uses the same. The package's additions in
+Python (`open`, `compress`, `decompress`) must not be used, though type checkers know them. Without such an extension,
+or if the environment selects another, the package decides; and also with other threads, which may be importing it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What no checkpoint needs any more is found and deleted, whatever others commit meanwhile."""
+"""Finds and deletes content that no checkpoint needs any more, whatever others commit meanwhile."""
