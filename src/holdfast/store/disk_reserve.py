@@ -1,9 +1,8 @@
-"""A file that only takes space: given up when the disk is full, so that what goes back or frees space has the little
-that it needs.
+"""A file that only takes space: deleted when the disk is full, so that operations that go back or free space have the
+little that they need.
 
-To restore, to undo, to forget a checkpoint and to collect what is dead, the catalog has to be written, and on a full
-disk that fails. Where there is room the ballast is laid; it lies in the home, as ``ballast``, mode 0600, and nothing is
-in it.
+Restore, undo, forgetting a checkpoint and collection all write to the catalog, which fails on a full disk. The ballast
+is made while there is room; it is the file ``ballast`` in the home, mode 0600, without content.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ MOST_BYTES = 4 << 20
 LEAST_BYTES = 256 << 10
 """Less would be of no use."""
 _SHARE = 8
-"""It takes at most this part of what is free."""
+"""It takes at most this share of the free space."""
 _BLOCK = 4096
 
 
 def create(home: bytes, *, again: bool = False) -> None:
-    """Make the ballast, if there is none and the disk has room for it. Best effort: a failure is no failure.
+    """Make the ballast, if it is missing and the disk has room for it. Best effort: a failure is ignored.
 
-    ``again``: it was given up a moment ago, and takes back what is left of its room, however full the disk is.
+    ``again``: it was deleted a moment ago, and takes back its remaining room, however full the disk is.
     """
     path = os.path.join(home, NAME)
     if os.path.lexists(path):
@@ -34,7 +33,7 @@ def create(home: bytes, *, again: bool = False) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             while not _allocate(fd, size // _BLOCK * _BLOCK):
-                size = size * 7 // 8  # (to name the blocks takes some as well)
+                size = size * 7 // 8  # the list of blocks takes space as well
         except OSError:
             os.unlink(path)
         finally:
@@ -56,7 +55,7 @@ def _allocate(fd: int, size: int) -> bool:
 
 
 def release(home: bytes) -> bool:
-    """Remove the ballast if the disk is too full to go on without it; True if that has freed something."""
+    """Remove the ballast if the disk is too full to continue without it; True if that has freed space."""
     with suppress(OSError):
         if _free(home) < MOST_BYTES:
             os.unlink(os.path.join(home, NAME))

@@ -60,14 +60,14 @@ class Store:
         self.catalog = catalog
         catalog.keys = keys_of(objects)
         self.tenant = catalog.name
-        """As it stands in object keys."""
+        """Its form in object keys."""
         self._random = random
         self._pack_bytes = pack_bytes
         self._ratio = rewrite_ratio
         self._home = home
         self._open_cold = open_cold
         self.bucket = bucket
-        """What the objects come down to, if they are in a bucket."""
+        """The underlying bucket of the objects, if there is one."""
         self._cold: ObjectStore | None = None
         self._tight = False
         self._reader: BlobReader | None = None
@@ -85,13 +85,13 @@ class Store:
         claim: bool = True,
         becoming: bool = False,
     ) -> Store:
-        """Open the store of the directory ``home``, made (mode 0700) if it is not there.
+        """Open the store of the directory ``home``, made (mode 0700) if it is missing.
 
-        A bucket is claimed for it (see `bucket_claim`), unless not to ``claim`` it is asked for; then nothing may be
-        written. ``becoming``: this is the target of a copy, which may be anything, and is not claimed yet.
+        A bucket is claimed for it (see `bucket_claim`), except without ``claim``; then nothing may be written.
+        ``becoming``: it is the target of a copy, in any state, and is not claimed yet.
 
-        Objects and catalog are where the settings say. Raises `StorageError`, `LockedError`, `FormatError` for a
-        catalog of a newer version, and `ConfigError` for a bad ``store.url`` or one that is not where the objects are.
+        The settings give the places of objects and catalog. Raises `StorageError`, `LockedError`, `FormatError` for a
+        catalog of a newer version, and `ConfigError` for a bad ``store.url`` or one without the objects.
         """
         folder = os.fsencode(home)
         try:
@@ -146,7 +146,7 @@ class Store:
         return self._reader
 
     def writer(self) -> BlobWriter:
-        """A new writer of blobs; what it writes is known once its rows are committed."""
+        """A new writer of blobs; its blobs are known when their rows are committed."""
         from holdfast.store.blobs.content_writer import BlobWriter
 
         return BlobWriter(
@@ -161,8 +161,8 @@ class Store:
         )
 
     def mend(self, contents: Iterable[Content]) -> int:
-        """Store contents anew, whatever the catalog says, and note for those that it knows where they are now; returns
-        how many. All of it is durable then.
+        """Store contents anew, whatever the catalog says, and record the new places of those that it knows; returns
+        their number. All of it is durable then.
         """
         from holdfast.store.blobs.content_writer import BlobWriter
 
@@ -189,7 +189,7 @@ class Store:
 
     @property
     def pages(self) -> PageCache:
-        """The pages of all manifests; those that were used last are kept, decoded."""
+        """The pages of all manifests; the last used ones are kept, decoded."""
         if self._pages is None:
             from holdfast.store.manifests.manifest import PageCache
 
@@ -210,13 +210,13 @@ class Store:
         return _OverlaidPages(self.pages, new)
 
     def read_bases(self, hashes: Sequence[Hash]) -> dict[Hash, tuple[Hash, bytes]]:
-        """What deltas may be made against: see `BlobReader.read_bases`."""
+        """Bases for deltas: see `BlobReader.read_bases`."""
         return self.reader.read_bases(hashes)
 
     @contextmanager
     def caching_bases(self) -> Generator[None]:
-        """For the length of the block, what is read of pages is kept for `page_bases`, as far as it is not much: who
-        changes a manifest reads a page first, and then what the new one may be a difference against.
+        """For the length of the block, pages that are read are kept for `page_bases`, up to a limit: a change of a
+        manifest reads a page first, and then the base of the new one's delta.
         """
         self.ahead.keeping = True
         try:
@@ -260,7 +260,7 @@ class Store:
         return {name: list(dict.fromkeys(children(decode_page(found[name])))) for name in pages}
 
     def collector(self) -> Collector:
-        """What settles counts and collects."""
+        """The collector, which settles counts and collects."""
         from holdfast.store.collection.collector import Collector
 
         return Collector(
@@ -275,12 +275,12 @@ class Store:
         )
 
     def verifier(self) -> Verifier:
-        """What proves the store."""
+        """The verifier of the store."""
         if not is_remote(self.objects):
             return self._verifier()
         from holdfast.store.objects.cached_store import uncached
 
-        # What is proved is what the bucket has, whatever is on this disk as well.
+        # The bucket itself must be verified, not the cache on this disk.
         proved = Store(uncached(self.objects), self.catalog, random=self._random, open_cold=self._open_cold)
         return proved._verifier()
 
@@ -295,7 +295,7 @@ class Store:
             object_store_binding.note_copy(self._home)
 
     def _check_claim(self) -> None:
-        """Raise `RefusedError` if the objects in a bucket are not this store's, or not any more."""
+        """Raise `RefusedError` if the objects in a bucket are not, or no longer, this store's."""
         if self.bucket is not None and not self.catalog.database.read_only:
             from holdfast.store.identity.bucket_claim import check_owned
 
@@ -323,14 +323,14 @@ class Store:
         long as the catalog is large: for what keeps house alone.
         """
         if self._home is None or not isinstance(self.catalog.database, SqliteDatabase):
-            return  # (A server has backups of its own.)
+            return  # a server has backups of its own
         from holdfast.store import catalog_spare
 
         if not self.catalog.database.read_only and catalog_spare.is_due(self._home, self.catalog.clock.now()):
             _take_spare(self._home, self.catalog.clock)
 
     def used_bytes(self) -> int:
-        """What the store takes, the catalog itself not counted."""
+        """The size of the store, without the catalog."""
         return self.catalog.used_bytes()
 
     def close(self) -> None:
@@ -379,10 +379,10 @@ def _own_catalog(folder: bytes, settings: Settings, objects: ObjectStore, clock:
 
 
 def _refuse_lost_catalog(folder: bytes, objects: bytes | None) -> None:
-    """Raise `IntegrityError` if there are objects, though their catalog knows nothing: a new one would call all of them
-    dead.
+    """Raise `IntegrityError` if there are objects that the catalog does not know: a new catalog would count all of them
+    as dead.
 
-    ``objects`` is a directory of this machine (None: they are elsewhere, and what is left in the home tells).
+    ``objects`` is a directory of this machine (None: they are remote, and the home's other files decide).
     """
     from holdfast.store.catalog_spare import was_there
 
@@ -415,7 +415,7 @@ def _take_spare(folder: bytes, clock: Clock) -> None:
 
 
 def _is_empty(catalog: bytes) -> bool:
-    """True if the file is not there, or holds nothing at all."""
+    """True if the file is missing or empty."""
     try:
         return not os.path.getsize(catalog)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """Copies a whole store: its objects to another place, and its catalog to another one; verified, and resumable.
 
-The source is only read. Collection is held off meanwhile; checkpoints go on, and are in the copy if they were there
-when the catalog was copied. Killed at any point, the same copy begun again goes on: what is there is not copied again,
-and the catalog's rows come in one transaction. A copy that is not whole cannot be opened.
+The source is only read. Collection waits meanwhile; checkpoints go on, and are in the copy if they existed when the
+catalog was copied. After a kill at any point, repeating the copy continues it: existing objects are not copied again,
+and the catalog's rows come in one transaction. An incomplete copy cannot be opened.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 4
 _FEW = 64
-"""So many objects may be copied while the catalog's state is held."""
+"""The most objects to copy while the catalog's state is held."""
 _ROUNDS = 5
 
 
 class CopyResult(NamedTuple):
-    """What a copy did."""
+    """The result of a copy."""
 
     objects: int
     """Objects of the store."""
     object_bytes: int
     copied_objects: int
-    """Those that were copied now; the others were there."""
+    """Objects that were copied now; the others existed."""
     rows: dict[str, int]
     """Rows of the catalog by table; empty if only objects were copied."""
     verified: Verified
@@ -68,7 +68,7 @@ def required(transaction: Transaction, catalog: Catalog) -> dict[str, int]:
 
 
 def origin_of(store: Store) -> str:
-    """What a copy calls the store that it was made from; found without writing anything to that."""
+    """A copy's record of the store that it was made from; found without writing to that store."""
     identity = store_identity.read(store.catalog)
     if identity is not None:
         return identity.id
@@ -111,9 +111,9 @@ def copy_store(
 ) -> CopyResult:
     """Copy all of ``source`` into ``target``, another store with a catalog of its own; every byte is read back there.
 
-    Raises `RefusedError` (code ``not_empty``) if the target is anything but new or the same copy, `LockedError` while
-    a collection or a verification runs in the source, `IntegrityError` if what is there is not what was saved, and as
-    `check_encryption` if an earlier begin of the copy has another key.
+    Raises `RefusedError` (code ``not_empty``) if the target is neither new nor the same copy, `LockedError` while a
+    collection or a verification runs in the source, `IntegrityError` for damage, and as `check_encryption` if an
+    earlier attempt at the copy has another key.
     """
     identity = begin(source, target, random)
     if identity.copied:
@@ -139,7 +139,7 @@ def copy_store(
             with target.catalog.database.writing() as transaction:
                 now = store_identity.find(transaction, target.catalog.tenant)
                 if now is None or now.copied or now.origin != identity.origin:
-                    # (What has been saved there since would be cleared away.)
+                    # Checkpoints that were saved there since would be deleted.
                     raise RefusedError(
                         "another process has finished this copy meanwhile",
                         hint="the same command once more verifies it, if it is not in use yet",
@@ -188,7 +188,7 @@ def copy_objects(source: Store, target: Store, progress: Progress | None = None)
         verified = target.verifier().verify(read_data=True, progress=progress)
         with source.catalog.database.reading() as transaction:
             wanted = required(transaction, source.catalog)
-        if verified.ok or not _missing(target, wanted):  # else something was saved meanwhile
+        if verified.ok or not _missing(target, wanted):  # otherwise a checkpoint was saved meanwhile
             break
     assert verified is not None
     return CopyResult(len(wanted), sum(wanted.values()), done, {}, _sound(verified))
@@ -216,7 +216,7 @@ def _sound(verified: Verified) -> Verified:
 
 
 def _prove_again(source: Store, target: Store, progress: Progress | None) -> CopyResult:
-    """The copy was whole before. It is still the same copy if nothing has changed on either side."""
+    """The copy was complete before. It is the same copy if nothing has changed on either side."""
     with (
         source.catalog.database.reading() as ours,
         target.catalog.database.reading() as theirs,
@@ -297,4 +297,4 @@ def _copy_objects(
 
 
 def _nothing() -> None:
-    """Inside a transaction the lease cannot be renewed; what is copied there is little."""
+    """Inside a transaction the lease cannot be renewed; the copying there is short."""

@@ -1,9 +1,9 @@
-"""Collection: give back what nothing needs any more, whatever else runs at the same time (I11).
+"""Collection: deletes content that nothing needs any more, whatever else runs at the same time (I11).
 
-Every step is a small transaction, or deletes what a transaction has condemned. An object's key is written to
+Every step is a small transaction, or deletes objects that a transaction has condemned. An object's key is written to
 ``tombstones`` before the object is deleted, and a commit that would use such a key is refused; so a key that is being
-deleted is never in use, however long ago a collector decided to delete it. Killed at any point, the next run goes on:
-it begins with the tombstones that are left. A forecast says what a collection would give back, and deletes nothing.
+deleted is never in use, however long ago a collector decided to delete it. After a kill at any point, the next run
+continues with the remaining tombstones. A forecast predicts the result of a collection, and deletes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class CollectionForecast(NamedTuple):
-    """What a collection would do in the catalog; the objects that no row names come on top."""
+    """The expected result of a collection in the catalog, without the objects that have no row."""
 
     rows: int
     freed: int
@@ -45,9 +45,9 @@ class CollectionForecast(NamedTuple):
 
 
 def forecast(transaction: Transaction, tenant: int, died_by: int, now: int, ratio: float) -> CollectionForecast:
-    """What `Collector.collect` would take away of what died at ``died_by`` or before, with every count settled.
+    """The expected result of `Collector.collect` for content that died at ``died_by`` or before, all counts settled.
 
-    One transaction sees one state of the catalog. Takes memory in proportion to what is dead.
+    One transaction sees one state of the catalog. Takes memory in proportion to the dead content.
     """
     doomed = {row[0]: row for row in _doomed(transaction, tenant, died_by, now)}
     dead_in: dict[int, int] = {}
@@ -84,7 +84,7 @@ def _taken(length: int, base: Hash | None) -> int:
 
 
 def _doomed(transaction: Transaction, tenant: int, died_by: int, now: int) -> Iterable[Row]:
-    """Hash, pack, length, base and deltas of every row that goes: what is dead, and the bases that only that needed."""
+    """Hash, pack, length, base and deltas of every row to delete: dead rows, and the bases that only they needed."""
     free = transaction.all(
         f"""SELECT hash, pack, length, base, deltas FROM blobs
         WHERE tenant = ? AND refs = 0 AND dead_since <= ? AND ({DEAD_PAGE} OR NOT EXISTS (
@@ -96,7 +96,7 @@ def _doomed(transaction: Transaction, tenant: int, died_by: int, now: int) -> It
     for row in free:
         if row[3] is not None and not row[4]:
             bases[row[3]] = bases.get(row[3], 0) + 1
-    # No delta is made against a delta, so that one step leads from what is dead to the bases that fall with it.
+    # No delta has a delta as its base, so one step finds all bases that die with their deltas.
     return (row for row in free if row[4] == bases.get(row[0], 0))
 
 
@@ -118,17 +118,17 @@ _PATIENCE = 1000
 
 
 class Collected(NamedTuple):
-    """What a collection gave back."""
+    """The result of a collection."""
 
     blobs_deleted: int
     """Rows of blobs and pages that nothing needed."""
     bytes_freed: int
     """In the object store; what rewritten packs take is subtracted."""
     packs_deleted: int
-    """Those in which nothing was needed any more."""
+    """Packs in which nothing was needed any more."""
     packs_rewritten: int
     dry_run: bool = False
-    """True if this is what a collection would do, and nothing was deleted."""
+    """True for a prediction: nothing was deleted."""
     corrected: Sequence[CountDrift] = ()
     """Counts that were not what a full mark has found, and are now (or would be), if one was made."""
 
@@ -140,9 +140,9 @@ Recount = Literal["never", "due", "now"]
 class Collector:
     """Settles counts and collects for the tenant of ``catalog``.
 
-    ``children`` reads pages; ``rewrite_ratio`` is the live share below which a pack is written anew. ``small_steps``
-    tells whether each transaction is to take little space, as on a full disk. ``guard`` raises if the objects are not
-    this store's to delete. ``mark`` compares counts with what is there: see `Verifier.mark_counts`.
+    ``children`` reads pages; ``rewrite_ratio`` is the live share below which a pack is rewritten. ``small_steps`` tells
+    whether transactions must take little space, as on a full disk. ``guard`` raises if this store may not delete the
+    objects. ``mark`` recounts: see `Verifier.mark_counts`.
     """
 
     def __init__(
@@ -186,10 +186,10 @@ class Collector:
         return done
 
     def collect(self, grace: float, *, recount: Recount = "never", progress: Progress | None = None) -> Collected:
-        """Delete what has been dead for ``grace`` seconds (0: all that is dead now); rewrite packs that mostly are.
-        ``recount`` tells whether counts that have drifted are corrected before.
+        """Delete content that has been dead for ``grace`` seconds (0: all dead content); rewrite packs that are mostly
+        dead. ``recount`` tells whether drifted counts are corrected before.
 
-        One collection runs at a time: raises `LockedError` if another does. May be interrupted anywhere. Raises
+        One collection runs at a time: raises `LockedError` if another does. May be interrupted at any point. Raises
         `IntegrityError`, having deleted nothing that a damaged page might name, if a live page cannot be read.
         """
         self._progress = progress
@@ -205,9 +205,9 @@ class Collector:
         return Collected(self._rows, self._freed, self._emptied, self._rewritten, corrected=corrected)
 
     def preview(self, grace: float, *, recount: bool = False, progress: Progress | None = None) -> Collected:
-        """What `collect` would do now. Brings counts up to date, and deletes and writes nothing else.
+        """The expected result of `collect` now. Settles counts, and deletes and writes nothing else.
 
-        With ``recount`` it tells which counts would be corrected; what that would free is not in it.
+        With ``recount`` it lists the counts that would be corrected; the content that this would free is not included.
         """
         self._progress = progress
         try:
@@ -228,7 +228,7 @@ class Collector:
             return count_correction.is_due(transaction, self._tenant, self._catalog.clock.now())
 
     def _recount(self) -> Sequence[CountDrift]:
-        """Compare every count with a full mark and correct what is wrong; what that was."""
+        """Compare every count with a full mark and correct drifted ones; returns those."""
         mark = self._mark(self._progress)
         self._lease.renew()
         corrected = count_correction.correct(
@@ -253,7 +253,7 @@ class Collector:
         self._catalog.unpin_expired()
         with self._database.writing() as transaction:
             now = reference_counts.moment(transaction, self._tenant, self._catalog.clock.now())
-            # What a commit laid in ahead and never sealed is given up: no such commit can come to its end any more.
+            # Commits that added rows ahead and never finished are given up: they cannot complete any more.
             transaction.run(
                 "UPDATE packs SET spared_until = 0 WHERE tenant = ? AND spared_until > 0 AND spared_until <= ?",
                 (self._tenant, now),
@@ -341,7 +341,7 @@ class Collector:
         )
 
     def _drop_empty_packs(self) -> None:
-        """Condemn the packs that hold nothing any more; no row is ever added to a sealed pack, so none comes late."""
+        """Condemn empty packs; no row is ever added to a sealed pack, so none comes late."""
         with self._database.reading() as transaction:
             rows = transaction.all(
                 f"""SELECT number, key, size FROM packs WHERE tenant = ? AND spared_until = 0 AND number NOT IN
@@ -358,7 +358,7 @@ class Collector:
             self._delete_condemned()
 
     def _condemn_orphans(self, older_than: int) -> None:
-        """Condemn objects that no row names: of checkpoints that were never committed, or stored twice."""
+        """Condemn objects without rows: of checkpoints that were never committed, or stored twice."""
         for found in self._old_orphans(older_than):
             with self._database.writing() as transaction:
                 for key, size in self._orphans(transaction, found):
@@ -366,7 +366,7 @@ class Collector:
             self._delete_condemned()
 
     def _old_orphans(self, older_than: int) -> Iterator[list[tuple[str, int]]]:
-        """Key and size of objects that no row seems to name and none condemns, some at a time."""
+        """Keys and sizes of objects that seem to have neither row nor tombstone, in batches."""
         name = self._catalog.name
         for prefix in (f"packs/{name}/", f"checkpoints/{name}/", f"blobs/{name}/"):
             old = ((info.key, info.size) for info in self._objects.list(prefix) if info.modified_at <= older_than)
@@ -426,14 +426,14 @@ class Collector:
                 except StorageError as error:
                     if not isinstance(error.__cause__, OSError) or room_hint(error.__cause__) is None:
                         raise
-                    # The others have more to be copied. What was freed stays freed; the next run goes on.
+                    # The others have more to copy. The freed space stays free; the next run continues.
                     _LOG.warning("the disk is too full to rewrite packs; collect again later")
                     return
                 self._delete_condemned()
                 self._report("rewrite", self._rewritten, len(sparse))
 
     def _rewrite(self, number: int, key: str, size: int, rows: list[Row]) -> None:
-        """Copy what is live of a pack to a new one, and condemn the old one. Stored bytes stay as they are."""
+        """Copy the live records of a pack to a new one, and condemn the old one. Stored bytes stay the same."""
         pack = new_pack_id(self._random)
         new_key = pack_key(self._catalog.name, pack)
         encoder = PackEncoder()
@@ -456,7 +456,7 @@ class Collector:
                 "SELECT 1 FROM tombstones WHERE tenant = ? AND key = ?", (self._tenant, new_key)
             ) or not transaction.run("DELETE FROM packs WHERE number = ?", (number,))
             if taken:
-                return  # another collection got here first; what was written is an orphan
+                return  # another collection was faster; the new pack is an orphan
             row = transaction.one(
                 """INSERT INTO packs (tenant, id, key, size, created_at, spared_until)
                 VALUES (?, ?, ?, ?, ?, 0) RETURNING number""",

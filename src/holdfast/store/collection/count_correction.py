@@ -1,8 +1,8 @@
 """Counts that drifted are settled from a full mark, beside savers (docs/formats/catalog.md, "Counting anew").
 
-All that happens to a row changes its count and what is there to be counted alike. So the difference that the mark has
-found at one moment is what is wrong at any later one, as long as the row is the same; none that is taken away comes
-back while ``tenants.swept`` stands still.
+Every operation changes a row's count and its real references alike. So a difference that the mark has found at one
+moment stays correct later, as long as the row is the same; while ``tenants.swept`` is unchanged, no deleted row has
+come back.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNCOUNT_DELTAS = f"""UPDATE blobs SET deltas = deltas - ?,
 
 
 class CountDrift(NamedTuple):
-    """A count that is not what it should be."""
+    """A wrong count."""
 
     hash: Hash
     counted: Literal["references", "deltas"]
@@ -41,7 +41,7 @@ class CountDrift(NamedTuple):
 
 
 class CountMark(NamedTuple):
-    """What a full mark has found."""
+    """The result of a full mark."""
 
     drifts: Sequence[CountDrift]
     swept: int
@@ -51,17 +51,17 @@ class CountMark(NamedTuple):
 
     @property
     def sure(self) -> list[CountDrift]:
-        """Those that can be corrected without harm to anything that may be needed (I11)."""
+        """Those that can be corrected without danger to content that may be needed (I11)."""
         return [drift for drift in self.drifts if self.is_whole or drift.was < drift.now]
 
 
 def correct(
     database: Database, tenant: int, mark: CountMark, clock: Callable[[], int], rows: int
 ) -> list[CountDrift] | None:
-    """Correct what is sure, ``rows`` in a transaction; what was corrected. None if a row may have been taken away
-    since the mark, so that what is left has to be looked at again.
+    """Correct the sure ones, ``rows`` in a transaction; returns the corrected ones. None if a row may have been deleted
+    since the mark, so that the rest must be marked again.
 
-    Killed in between, the next mark finds what is left.
+    After a kill, the next mark finds the rest.
     """
     done: list[CountDrift] = []
     for part in chunks(mark.sure, rows):
@@ -85,9 +85,9 @@ def _correct(transaction: Transaction, tenant: int, drift: CountDrift, now: int)
 
 
 def is_due(transaction: Transaction, tenant: int, now: int) -> bool:
-    """Whether counts are to be compared again."""
+    """Whether a recount is due."""
     row = transaction.one("SELECT expires_at FROM leases WHERE tenant = ? AND name = ?", (tenant, _DUE))
-    # (A clock that was far ahead and was set right must not put it off for years.)
+    # A clock that was far ahead and was corrected must not delay it for years.
     return row is None or not now < row[0] <= now + EVERY
 
 

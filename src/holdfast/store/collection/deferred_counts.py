@@ -1,7 +1,7 @@
-"""Settling: bringing the counts of what hangs below pages up to date, some pages at a time (see `reference_counts`).
+"""Settling: updating the counts of pages' children, some pages at a time (see `reference_counts`).
 
-The pages of one step are taken together, so that a step is a handful of statements, however many pages it has: what
-several of them name is counted once, by as many as name it.
+The pages of one step are processed together, so that a step is a few statements for any number of pages: a child of
+several pages gets all its counts in one statement.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOUCH = f"""UPDATE blobs SET dead_since = ?,
 
 
 class _CountError(Exception):
-    """What some page names is not there, or counted less than it should be."""
+    """A child of some page is missing, or its count is too low."""
 
 
 def settle_step(database: Database, tenant: int, children: Children, limit: int = PAGES_PER_STEP) -> int:
@@ -57,7 +57,7 @@ def settle_step(database: Database, tenant: int, children: Children, limit: int 
     try:
         return _settle(database, tenant, pages, known, lost)
     except _CountError:
-        # Which of them, and what of it: alone, each is told from the others.
+        # Find the page and the child: one by one.
         for page in pages:
             try:
                 _settle(database, tenant, [page], known, lost)
@@ -91,7 +91,7 @@ def _settle(
     lost: Mapping[Hash, IntegrityError],
 ) -> int:
     with database.writing() as transaction:
-        # Those that another process has settled meanwhile, or that are alive again, are not in it.
+        # Without pages that another process has settled meanwhile, or that are alive again.
         rows: dict[Hash, Row] = {}
         for part in chunks(pages):
             found = transaction.all(
@@ -101,7 +101,7 @@ def _settle(
             )
             rows |= {row[0]: row for row in found}
         _give_up(transaction, tenant, [row for page, row in rows.items() if page in lost], lost)
-        # What settling one of them changes of another would come too late for that one: its turn is the next step's.
+        # The changes to children in this same batch would come too late for them: they wait for the next step.
         below = {child for page in rows if page in known for child in known[page]}
         batch = [row for page, row in rows.items() if page in known and page not in below]
         live = [row for row in batch if row[1]]
@@ -121,8 +121,8 @@ def _give_up(transaction: Transaction, tenant: int, rows: Iterable[Row], lost: M
     for page, refs, _, _ in rows:
         if refs:
             raise lost[page]
-        # Nothing needs the page, so nothing needs to know what it named. Counts that its children still hold
-        # stay too high: they are kept for nothing, until verify says so.
+        # No page needs it, so its children need not be known. Their counts from it stay too high, and they stay stored,
+        # until verify reports it.
         _LOG.warning("dead page %s cannot be read; what it named may stay", format_hash(page))
         transaction.run("UPDATE blobs SET kind = 2, counted = 0 WHERE tenant = ? AND hash = ?", (tenant, page))
 

@@ -2,7 +2,7 @@
 PostgreSQL is `holdfast.store.postgresql.database`.
 
 The statements are SQL that SQLite and PostgreSQL both run, with ``?`` for a parameter; rows are tuples. A writing
-transaction is the only writer while it lasts, so that what it has read stays true until it ends.
+transaction is the only writer meanwhile, so everything that it has read stays valid until it ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = "tuple[Any, ...]"
 Statement = tuple[str, "Sequence[object]"]
-"""What is to be run, and its parameters."""
+"""An SQL text, and its parameters."""
 _T = TypeVar("_T")
 
 _LOG = Log(__name__)
@@ -41,7 +41,7 @@ _DENIED = (errno.EACCES, errno.EPERM)
 _BUSY_STEP = 0.25
 """Seconds that SQLite itself waits for a lock before we look at our own limit."""
 _SILENT = 1.0
-"""Seconds of waiting after which it is said."""
+"""Seconds of waiting after which it is logged."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 DAMAGED_HINT = "`holdfast doctor --repair` brings it back from its newest spare and the saved objects"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -65,7 +65,7 @@ class Transaction(Protocol):
         ...
 
     def unawaited(self) -> AbstractContextManager[None]:
-        """A block of statements none of whose rows or counts is looked at; an error of one may come at its end."""
+        """A block of statements whose rows and counts are not used; an error of one may be raised at its end."""
         ...
 
     def stream(self, sql: str, parameters: Sequence[object] = ()) -> Iterator[Row]:
@@ -84,9 +84,9 @@ class Transaction(Protocol):
 class Database(Protocol):
     """Transactions on one catalog. For several threads (one at a time) and, each with its own, several processes.
 
-    Both methods raise `LockedError` when the wait for another process runs out, `StorageError` when the disk refuses
-    and `IntegrityError` when the database is damaged; where it is not on this machine, `ConnectionLostError` when
-    nothing of the transaction was kept, and `StorageError` with the code ``commit_unknown`` when that cannot be told.
+    Both methods raise `LockedError` when the wait for another process runs out, `StorageError` for errors of the disk
+    and `IntegrityError` for a damaged database. A remote one raises `ConnectionLostError` if nothing of the transaction
+    was kept, and `StorageError` with the code ``commit_unknown`` if that is unknown.
     """
 
     @property
@@ -97,8 +97,8 @@ class Database(Protocol):
     def reading(self, *, once: bool = False) -> AbstractContextManager[Transaction]:
         """A transaction that sees one state throughout. Inside another transaction of this thread it is that one.
 
-        With ``once`` it is for one statement, or one call of `together`; where the database is elsewhere, that is one
-        trip there and back instead of two.
+        With ``once`` it is for one statement, or one call of `together`; with a remote database, that is one round trip
+        instead of two.
         """
         ...
 
@@ -113,7 +113,7 @@ class Database(Protocol):
         ...
 
     def save_memory(self) -> None:
-        """Give back the memory that is kept for what was read, which then has to be read again."""
+        """Free the memory of cached pages, which must then be read again."""
         ...
 
     def size(self) -> int:
@@ -121,7 +121,7 @@ class Database(Protocol):
         ...
 
     def check(self) -> list[str]:
-        """What the database finds damaged in itself; empty if nothing is."""
+        """The damage that the database finds in itself; empty if there is none."""
         ...
 
     def close(self) -> None:
@@ -171,12 +171,11 @@ class _SqliteTransaction:
 class SqliteDatabase:
     """`Database` in one SQLite file (mode 0600): write-ahead log, every commit synced, foreign keys on.
 
-    ``migrations[n]`` leads from schema version n to n + 1; opening brings an older file forward in one transaction.
-    A file of a newer version, or of another program, raises `FormatError` and is left as it is.
-    ``check_new`` is called before a file without a schema gets one, and may raise an error of its own;
-    ``before_upgrade`` before an older one is brought forward, while others may still use it.
-    ``timeout`` is in seconds and limits every wait for another process. On a read-only file system it can be read, and
-    also on a disk that is too full for the files that SQLite wants beside it.
+    ``migrations[n]`` leads from schema version n to n + 1; opening upgrades an older file in one transaction. A file of
+    a newer version, or of another program, raises `FormatError` and is not changed. ``check_new`` is called before a
+    file without a schema gets one, and may raise its own error; ``before_upgrade`` before an upgrade, while others may
+    still use the file. ``timeout`` is in seconds and limits every wait for another process. It can be read on a
+    read-only file system, and on a disk that is too full for SQLite's additional files.
     """
 
     def __init__(
@@ -196,8 +195,9 @@ class SqliteDatabase:
         self._version: int | None = None
         """The schema's, once it is known to be ours."""
         self._alone = False
-        """True while the disk is too full: each transaction then has a connection of its own, which keeps the index of
-        the log in its memory, and everybody else out for so long (https://sqlite.org/wal.html#noshm)."""
+        """True while the disk is too full: each transaction then has its own connection, which keeps the log's index in
+        memory and excludes all others meanwhile (https://sqlite.org/wal.html#noshm).
+        """
         denied = False
         try:
             # One that exists is not opened here: to close it again would let go of the locks that another connection
@@ -210,7 +210,7 @@ class SqliteDatabase:
                 raise StorageError(
                     f"cannot open the catalog {os.fsdecode(path)}: {error.strerror}", hint=room_hint(error)
                 ) from error
-            denied = True  # as to whatever `run` supervises
+            denied = True  # as for processes under `run`
         self.read_only = denied or bool(os.statvfs(os.path.dirname(path)).f_flag & os.ST_RDONLY)
         self._prepare_schema = partial(self._prepare, migrations, application_id, check_new, before_upgrade)
         self._open(to_write=False)
@@ -383,12 +383,12 @@ class SqliteDatabase:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def overwrite_deleted(self) -> None:
-        """From now on, what is deleted is overwritten with zeros in the file."""
+        """From now on, overwrite deleted data with zeros in the file."""
         with self._lock, _translated(self._path):
             self._connection.execute("PRAGMA secure_delete=ON").fetchone()
 
     def write_anew(self) -> None:
-        """Write the file anew, without what was deleted from it, and cut off its log. Takes as much room again."""
+        """Rewrite the file without deleted data, and truncate its log. Needs as much space again."""
         with self._lock, _translated(self._path):
             self._retry(lambda: self._connection.execute("VACUUM"))
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -425,10 +425,10 @@ class SqliteDatabase:
 
 
 def _read_only_address(path: bytes) -> str:
-    """What SQLite opens a file by that cannot be written through here.
+    """The address by which SQLite opens a file read-only.
 
-    Where a log is left, of a process that was killed or writes through another mount, it is read as well. Without one
-    SQLite would want to make it, unless it is told that the file does not change.
+    A log that was left by a killed process, or belongs to a writer on another mount, is read as well. Without one
+    SQLite would try to make it, unless the address declares the file immutable.
     """
     from urllib.parse import quote
 
@@ -452,7 +452,7 @@ def _translate(error: sqlite3.Error, path: str) -> HoldfastError:
         return LockedError(
             f"another process is holding the catalog {path}", hint="try again when the other command has finished"
         )
-    # Text that is no UTF-8 was not written by us; Python tells of it without a code.
+    # Text that is no UTF-8 is not ours; Python reports it without a code.
     if code in _DAMAGED or "Could not decode to UTF-8" in str(error):
         return IntegrityError(f"the catalog {path} is damaged: {error}", hint=DAMAGED_HINT)
     if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE:

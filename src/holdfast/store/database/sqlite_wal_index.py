@@ -1,8 +1,8 @@
 """Room for the index of SQLite's write-ahead log, a file that is mapped into memory, on file systems of small blocks.
 
-SQLite makes sure of a block in every 4 KiB of ``-shm`` by writing one byte there. Where blocks are smaller the rest are
-holes, and a store into a hole of a full disk kills the process (SIGBUS) instead of failing. So the holes are filled
-here as soon as the file is there, and nothing is begun while there is no room for that.
+SQLite reserves a block in every 4 KiB of ``-shm`` by writing one byte there. With smaller blocks the rest are holes,
+and a store into a hole of a full disk kills the process (SIGBUS) instead of failing. So this module fills the holes as
+soon as the file exists, and nothing begins without room for that.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class NoRoomError(StorageError):
 
 
 PAGE_BYTES = 4096
-"""What SQLite takes for the size of a page of memory."""
+"""SQLite's assumed size of a memory page."""
 HELD_BYTES = 128 << 10
-"""What is made sure of: the index of a log of 64 MiB."""
+"""The reserved size: the index of a log of 64 MiB."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _BTRFS = 0x9123683E
 _SET_FLAGS = 0x40086602  # FS_IOC_SETFLAGS
@@ -57,17 +57,17 @@ def _is_filled(catalog: bytes) -> bool:
 
 
 def make(catalog: bytes) -> None:
-    """Make the index that belongs to ``catalog``, which is about to be opened, if there is none: empty, and written in
-    place from then on, where the file system has to be told. Raises `NoRoomError`.
+    """Make the missing index of ``catalog``, which is about to be opened: empty, and from then on written in place,
+    where the file system needs that flag. Raises `NoRoomError`.
     """
     try:
         fd = os.open(catalog + b"-shm", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in _FULL:
             raise no_room(catalog) from error
-        return  # it is there, or SQLite says what is wrong
+        return  # it exists, or SQLite reports the fault
     try:
-        # (No process has locks on it yet that this descriptor would take along.)
+        # No process has locks on it yet that closing this descriptor would release.
         with contextlib.suppress(OSError):
             fcntl.ioctl(fd, _SET_FLAGS, _IN_PLACE)
     finally:
@@ -114,7 +114,7 @@ def no_room(catalog: bytes) -> NoRoomError:
 
 
 def _allocate(fd: int, catalog: bytes) -> None:
-    """fallocate(2). That of Python would write into a file that others use where the file system has no such call."""
+    """fallocate(2). Python's version writes into a file that others use if the file system lacks the call."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)

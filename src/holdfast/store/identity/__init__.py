@@ -1,1 +1,1 @@
-"""What belongs together: store, object store, bucket and home, each known again by what it holds of the other."""
+"""The bindings between store, object store, bucket and home: each recognises the others."""

@@ -1,8 +1,8 @@
-"""Whose the objects of a tenant in a bucket are: one store claims them, and no other collects what it does not know.
+"""The owner of a tenant's objects in a bucket: one store claims them, and no other collects objects unknown to it.
 
-Two catalogs that kept their objects under one prefix would each take the other's for orphans and delete them. So a
-store writes its id there before its first object, and looks whether it still stands there before each collection.
-``docs/formats/claim.md`` specifies the object and how the race is decided.
+Two catalogs with objects under one prefix would each delete the other's as orphans. So a store writes its id there
+before its first object, and checks it before each collection. ``docs/formats/claim.md`` specifies the object and how
+the race is decided.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PAUSE = 0.05
 
 
 class BucketClaim(NamedTuple):
-    """What stands in a bucket."""
+    """The claim in a bucket."""
 
     store: str
     """The id of the store whose the objects are: 32 hex digits."""
@@ -70,7 +70,7 @@ def decode(data: bytes) -> BucketClaim:
 
 
 def prefix(tenant: str) -> str:
-    """What the keys of a tenant's claims begin with."""
+    """The prefix of the keys of a tenant's claims."""
     return f"claims/{tenant}/"
 
 
@@ -84,9 +84,9 @@ def acquire(
 ) -> None:
     """Claim a tenant's objects in the bucket, or find that this store has done so already.
 
-    Of several stores that try at once one succeeds, whatever the server can do: each writes before it lists, so that of
-    two at least one sees the other. Raises `RefusedError` (code ``claimed``) if another store has them, and
-    `StorageError` if the server's listings do not show what is there.
+    Of several concurrent stores one succeeds, whatever the server supports: each writes before it lists, so of two at
+    least one sees the other. Raises `RefusedError` (code ``claimed``) if another store has them, and `StorageError` if
+    the server's listings are not up to date.
     """
     name = OWNER if conditional == "yes" else claim.store
     key = prefix(tenant) + name
@@ -166,7 +166,7 @@ def check(bucket: RemoteObjects, tenant: str, store: str) -> None:
 
 
 def holder_of(bucket: RemoteObjects, tenant: str) -> BucketClaim | None:
-    """Whose claim is there; None if there is none."""
+    """The present claim; None without one."""
     for info in sorted(bucket.list(prefix(tenant)), key=lambda info: (not info.key.endswith(f"/{OWNER}"), info.key)):
         try:
             return _read(bucket, info.key)
@@ -176,7 +176,7 @@ def holder_of(bucket: RemoteObjects, tenant: str) -> BucketClaim | None:
 
 
 def remove_claims(bucket: RemoteObjects, tenant: str) -> None:
-    """Remove every claim: for when the other store is gone for good. Then `acquire`."""
+    """Remove every claim: if the other store no longer exists. Then call `acquire`."""
     for info in bucket.list(prefix(tenant)):
         _LOG.warning("removing the claim %s in %s", info.key, bucket.name)
         bucket.delete(info.key)
@@ -218,10 +218,10 @@ def _taken(bucket: RemoteObjects, tenant: str, claim: BucketClaim) -> RefusedErr
 def ensure_claimed(
     catalog: Catalog, bucket: RemoteObjects, random: Callable[[int], bytes]
 ) -> store_identity.StoreIdentity | None:
-    """Claim the tenant's objects in ``bucket``, unless the catalog says that this was done: then nothing is sent.
+    """Claim the tenant's objects in ``bucket``, unless the catalog records that: then nothing is sent.
 
-    Raises `RefusedError` (code ``claimed``) if another store has them, or if there are objects of which the catalog
-    knows nothing and no claim says whose they are. None where the catalog cannot be written.
+    Raises `RefusedError` (code ``claimed``) if another store has them, or if there are unknown objects without a claim.
+    None where the catalog cannot be written.
     """
     if catalog.database.read_only:
         return None

@@ -1,6 +1,6 @@
-"""Which home this is, among those that share a catalog: a random number, kept in the home; and who may write there.
+"""The identity of a home among those that share a catalog: a random number in the home; and who may write there.
 
-A number of the machine's own would not do: containers of one image have the same, and a home may be moved.
+A number of the machine is not enough: containers of one image share it, and a home may be moved.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _TEXT = re.compile(rb"[0-9a-f]{32}\n")
 
 
 def identify(home: bytes, random: Callable[[int], bytes]) -> tuple[str, bool]:
-    """The number of this home, begun if it has none, as 32 hex digits; and whether this process may write there.
+    """The number of this home, made if it is missing, as 32 hex digits; and whether this process may write there.
 
-    Durable when it returns. What runs supervised may not write the home, and by that not the catalog either. Raises
-    `StorageError`, and `IntegrityError` for a file that holds anything else.
+    Durable when it returns. A supervised process may not write the home, nor, by this rule, the catalog. Raises
+    `StorageError`, and `IntegrityError` for an invalid file.
     """
     path = os.path.join(home, NAME)
     found = _read(path)
@@ -40,7 +40,7 @@ def identify(home: bytes, random: Callable[[int], bytes]) -> tuple[str, bool]:
 
 
 def _read(path: bytes) -> tuple[bytes, bool] | None:
-    """What is in the file, and whether it may be written; None if there is none."""
+    """The content of the file, and whether it is writable; None if it is missing."""
     for flags, writable in ((os.O_RDWR, True), (os.O_RDONLY, False)):
         try:
             fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

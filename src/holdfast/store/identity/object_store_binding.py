@@ -1,6 +1,6 @@
-"""Which object store a home's catalog speaks of: noted beside it, so that another ``store.url`` is noticed at once.
+"""The object store of a home's catalog: recorded beside it, so that another ``store.url`` is noticed at once.
 
-Otherwise every object would look lost. The note is specified in ``docs/formats/catalog.md``.
+Otherwise every object would seem lost. The note is specified in ``docs/formats/catalog.md``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def check(home: bytes, url: str, objects: ObjectStore, catalog: Catalog) -> None
     """Raise `ConfigError` if the objects of ``catalog`` are not in the store at ``url`` (empty: the one in the home),
     and as `check_encryption`.
 
-    They are looked for only if another URL is noted, or none: then the newest pack has to be there, and the note is
-    brought up to date. So objects may be moved, and the URL with them.
+    They are checked only if another URL is recorded, or none: then the newest pack must exist, and the note is updated.
+    So objects may be moved, and the URL with them.
     """
     path = os.path.join(home, NAME)
     here = _normal(url) + _encryption(objects)
@@ -60,10 +60,10 @@ def check(home: bytes, url: str, objects: ObjectStore, catalog: Catalog) -> None
 
 
 def check_key(home: bytes, objects: ObjectStore, catalog: Catalog) -> None:
-    """Raise as `check_encryption`; for a catalog that others share, which says itself where its objects are.
+    """Raise as `check_encryption`; for a shared catalog, which itself records the place of its objects.
 
-    Noted in the home, so that it is asked once: what was stored with another key than the other homes have, they could
-    not read, and this one could read nothing of theirs.
+    The result is recorded in the home, so that the check runs once: other homes could not read objects with another
+    key, and this one could not read theirs.
     """
     here = _encryption(objects)
     path = os.path.join(home, NAME)
@@ -102,8 +102,8 @@ def _encryption(objects: ObjectStore) -> bytes:
 
 
 def check_encryption(objects: ObjectStore, newest: str) -> None:
-    """Raise `ConfigError` if objects are read as encrypted that are not, or the other way around, and `IntegrityError`
-    (code ``unknown_key``) if they are encrypted with a key that is not known here.
+    """Raise `ConfigError` if unencrypted objects are read as encrypted, or the other way round, and `IntegrityError`
+    (code ``unknown_key``) for an unknown key.
     """
     if key_id(objects):
         try:
@@ -128,7 +128,7 @@ def check_encryption(objects: ObjectStore, newest: str) -> None:
 
 
 def half_copied(what: str, otherwise: str) -> RefusedError:
-    """What to raise for a copy that was cut short."""
+    """The error for an incomplete copy."""
     return RefusedError(
         f"{what} the copy of a store, and not whole yet",
         hint=f"the same `holdfast store copy` once more finishes it; {otherwise}",

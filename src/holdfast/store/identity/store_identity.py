@@ -1,4 +1,4 @@
-"""What the catalog says of its own store: the row in ``stores``."""
+"""The catalog's record of its own store: the row in ``stores``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STORES = ChecksummedTable("stores", "tenant", "tenant, id, claimed, conditional,
 
 
 class StoreIdentity(NamedTuple):
-    """What a store is."""
+    """The identity of a store."""
 
     id: str
     claimed: str = ""
@@ -44,7 +44,7 @@ def read(catalog: Catalog) -> StoreIdentity | None:
 
 
 def make(catalog: Catalog, random: Callable[[int], bytes]) -> StoreIdentity:
-    """The row, made with a new id if there is none."""
+    """The row, made with a new id if it is missing."""
     found = read(catalog)
     if found is not None or catalog.database.read_only:
         return found or StoreIdentity("0" * 32)

@@ -34,8 +34,8 @@ class _Node(NamedTuple):
 def diff(pages: PageSource, a: Hash | None, b: Hash | None, prefix: bytes = b"") -> list[Change]:
     """The changes that lead from manifest ``a`` to manifest ``b``, sorted by path; None is a manifest with nothing.
 
-    With ``prefix`` only those of this path and of what is below it. Pages that both manifests have are not read, so
-    that the cost is that of what differs. Raises what ``pages`` raises, and `FormatError`.
+    With ``prefix`` only those at or below this path. Shared pages are not read, so the cost depends on the differences.
+    Raises the errors of ``pages``, and `FormatError`.
     """
     if a == b:
         return []
@@ -70,7 +70,7 @@ def _hashes(nodes: list[_Node]) -> frozenset[Hash]:
 
 
 def _descend(pages: PageSource, nodes: list[_Node], shared: frozenset[Hash], prefix: bytes) -> list[_Node]:
-    """The children of ``nodes`` that are not ``shared`` and may hold ``prefix`` or what is below it."""
+    """The children of ``nodes`` that are not ``shared`` and may contain ``prefix`` or paths below it."""
     begin, end = key_range(prefix)
     below: list[tuple[bytes, bytes | None, Hash]] = []
     level = 0
@@ -84,7 +84,7 @@ def _descend(pages: PageSource, nodes: list[_Node], shared: frozenset[Hash], pre
             if name not in shared and (after is None or after > begin) and (end is None or key < end)
         ]
     if len({name for _, _, name in below}) < len(below):
-        # No page can stand in two places, as its paths do not. Unchecked, a few pages could stand for an endless tree.
+        # A page cannot be in two places, as its paths cannot. Unchecked, a few pages could stand for an endless tree.
         raise FormatError("page: field 'hashes': one page in two places of a manifest")
     found: list[_Node] = []
     for some in batches(below):

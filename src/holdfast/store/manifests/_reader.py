@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 READ_PAGES = 256
-"""How many pages are asked for at once."""
+"""The number of pages to read at once."""
 
 
 class PageSource(Protocol):
@@ -68,7 +68,7 @@ class PageCache:
         return [found[name] for name in hashes]
 
     def keep(self, pages: Mapping[Hash, Page]) -> None:
-        """Take in pages that were decoded, or made, elsewhere: they are what is asked for next."""
+        """Add pages that were decoded, or made, by others: they are needed next."""
         kept = self._kept
         for name, page in pages.items():
             kept[name] = page
@@ -195,11 +195,10 @@ def key_range(prefix: bytes) -> tuple[bytes, bytes | None]:
 
 
 def iterate(pages: PageSource, root: Hash, prefix: bytes = b"", *, after: bytes = b"") -> Iterator[tuple[bytes, Entry]]:
-    """Every (path, entry), ascending, of those that are ``prefix`` or lie below it (all for the empty prefix), and come
-    behind the path ``after``.
+    """Every (path, entry), ascending, at or below ``prefix`` (all for the empty prefix), after the path ``after``.
 
-    Streams: at no time more than the pages below one page of level 1 are in memory. Checks that pages stand where their
-    keys say, so that no manifest is endless; raises `FormatError` otherwise.
+    Streams: only the pages below one page of level 1 are in memory at a time. Checks that each page's paths match its
+    key, so that no manifest is endless; raises `FormatError` otherwise.
     """
     begin, end = key_range(prefix)
     page = load_root(pages, root)
@@ -233,9 +232,9 @@ def _leaves(pages: PageSource, page: Page, begin: bytes, end: bytes | None, boun
 
 
 def reachable(pages: PageSource, root: Hash, skip: Callable[[Hash], bool]) -> Iterator[ReachablePage]:
-    """Every page of the manifest, parents first, except those for which ``skip`` is true and all that is below them.
+    """Every page of the manifest, parents first, except those for which ``skip`` is true and all below them.
 
-    ``skip`` is asked once for each page, before it is read: to mark many manifests, answer whether the page was
+    ``skip`` is called once for each page, before it is read: to mark many manifests, let it return whether the page was
     marked before, and mark it.
     """
     level = [root] if not skip(root) else []
@@ -251,5 +250,5 @@ def reachable(pages: PageSource, root: Hash, skip: Callable[[Hash], bool]) -> It
                     below += [child for child in found if not skip(child)]
         if height is not None:
             height -= 1
-        # In a sound manifest no page is there twice; in another one it shall not make the walk endless.
+        # A valid manifest has no page twice; an invalid one must not make the walk endless.
         level = list(dict.fromkeys(below))

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from holdfast.store.manifests.page_codec import Inner, Page
 
 
-# The tree of pages: which page of a level holds a path, and what stands before and after it ---------------------------
+# The tree of pages: the page of a level for a path, and its neighbours ---
 
 
 class Node(NamedTuple):
-    """A page of a tree, and where it stands on its level."""
+    """A page of a tree, and its position on its level."""
 
     key: bytes
     """Its first path; empty for the leaf of the empty manifest."""
@@ -92,7 +92,7 @@ class Tree:
         return node
 
     def before(self, level: int, key: bytes) -> Node | None:
-        """The page of ``level`` before the one that has this ``key``; None for the first. It is not read."""
+        """The page of ``level`` before the one with this ``key``; None for the first. It is not read."""
         node = self.top
         if node.key >= key:
             return None
@@ -117,10 +117,10 @@ T = TypeVar("T")
 
 
 def update(pages: PageSource, root: Hash, changes: Mapping[bytes, Entry | None]) -> BuiltManifest:
-    """The manifest ``root`` with ``changes`` made to it: an entry is put at its path, None removes the path.
+    """The manifest ``root`` with ``changes``: an entry is set at its path, None removes the path.
 
-    The root is the one that `build` gives for the resulting entries. Reads the pages that change and those above them,
-    and now and then a neighbour. A change that changes nothing is allowed. Raises as `build` does.
+    The root is the one that `build` gives for the resulting entries. Reads the changed pages and their parents, and
+    sometimes a neighbour. A change without effect is allowed. Raises as `build`.
     """
     tree = Tree(pages, root)
     paths = sorted(changes)
@@ -161,7 +161,7 @@ def _shrink(tree: Tree, root: Hash, made: dict[Hash, bytes]) -> Hash:
 
 
 class _PageKind(NamedTuple, Generic[T]):
-    """What pages of a level are made of: items, which are entries under their paths or children under their keys."""
+    """The items of a level's pages: entries under their paths, or children under their keys."""
 
     items: Callable[[Page], list[T]]
     replace: Callable[[Page, Mapping[int, T]], Page]
@@ -198,11 +198,11 @@ class _Rewrite:
         self._tree = tree
         self.made: dict[Hash, bytes] = {}
         self.pages: dict[Hash, Page] = {}
-        """Those that were made, not yet encoded."""
+        """New pages, not yet encoded."""
         self.previous: dict[Hash, Hash] = {}
 
     def level(self, level: int, kind: _PageKind[T], changes: Mapping[bytes, T | None]) -> dict[bytes, Child | None]:
-        """Make ``changes`` to the items of the pages of ``level``; returns what that changes for the level above."""
+        """Make ``changes`` to the items of the pages of ``level``; returns the changes for the level above."""
         tree = self._tree
         result: dict[bytes, Child | None] = {}
         names = sorted(changes)
@@ -229,7 +229,7 @@ class _Rewrite:
         done: int,
         result: dict[bytes, Child | None],
     ) -> int:
-        """Rewrite pages from that of ``names[done]`` to where a page begins that began before; returns what is done."""
+        """Rewrite pages from that of ``names[done]`` up to the next page whose start is unchanged; returns progress."""
         tree = self._tree
         node = tree.locate(level, names[done])
         olds = [node]
@@ -282,7 +282,7 @@ class _Rewrite:
         return self.pages.pop(child.hash)
 
     def _put(self, key: bytes, page: Page, old: Node, result: dict[bytes, Child | None]) -> None:
-        """Note that ``page`` stands under ``key``, where the page ``old`` has been."""
+        """Record that ``page`` replaces ``old``, under ``key``."""
         data = encode_page(page)
         name = hash_bytes(data)
         if name == old.hash:
@@ -297,7 +297,7 @@ class _Rewrite:
 def _replacements(
     keys: Sequence[bytes], names: Sequence[bytes], changes: Mapping[bytes, T | None]
 ) -> dict[int, T] | None:
-    """The indices of ``names`` among ``keys`` with what comes there; None if anything is added or removed."""
+    """The indices of ``names`` among ``keys`` with their new items; None if any is added or removed."""
     found: dict[int, T] = {}
     for name in names:
         at = bisect_left(keys, name)
@@ -334,10 +334,9 @@ def _apply(
 
 
 def _check_added(tree: Tree, names: Sequence[bytes], changes: Mapping[bytes, Entry | None]) -> None:
-    """Raise `FormatError` if a path that is added would be a directory of another, or lie below a file.
+    """Raise `FormatError` if an added path would be a parent of another, or below a file.
 
-    The manifest itself is sound, so that only what is added has to be looked at; most of what has to be known for that
-    is in the very page that the path goes into.
+    The manifest itself is valid, so only added paths are checked; usually the page that the path goes into is enough.
     """
     present = [name for name in names if changes[name] is not None]
     directories: set[bytes] = set()

@@ -48,10 +48,10 @@ class BuiltManifest(NamedTuple):
 
 
 def cut(keys: Sequence[bytes], level: int) -> list[int]:
-    """Where among ``keys`` the pages of ``level`` begin, given that one begins with the first key.
+    """The indices of ``keys`` at which the pages of ``level`` begin, given that one begins with the first key.
 
-    A page begins with every key that has six zero bits at place 6 × level of its CRC-32 (one key in 64), and wherever
-    the page before is full. The answer is indices, ascending, the first of them 0; empty without keys.
+    A page begins with every key that has six zero bits at place 6 × level of its CRC-32 (one key in 64), and after
+    every full page. The indices are ascending, the first is 0; empty without keys.
     """
     if not keys:
         return []
@@ -113,7 +113,7 @@ def _build(entries: Iterable[tuple[bytes, Entry]], keep: Callable[[Hash, bytes],
         paths += [path for path, _ in batch]
         values += [entry for _, entry in batch]
         starts = cut(paths, 0)
-        # The last page may go on with what comes next; without more to come it ends here.
+        # The last page may continue with the next keys; without any it ends here.
         if not more:
             starts.append(len(paths))
         for begin, end in pairwise(starts):
@@ -162,7 +162,7 @@ class _FileIsDirectory:
     def __init__(self) -> None:
         self._last: Sequence[bytes] = ()
         self._open: list[bytes] = []
-        """Paths that begin the first path of the last leaf: only what they begin can follow, as paths are ascending."""
+        """Prefixes of the last leaf's first path: only their extensions can follow, as paths are ascending."""
 
     def feed(self, paths: Sequence[bytes]) -> None:
         """Take the paths of the next leaf; raises `FormatError`."""

@@ -1,4 +1,4 @@
-"""What is said of a checkpoint, kept beside its pages for the day when the catalog is lost.
+"""The data of a checkpoint, kept beside its pages in case the catalog is lost.
 
 Specified in docs/formats/manifest.md. Pure: values in, bytes out.
 """
@@ -38,7 +38,7 @@ class CheckpointHeader(NamedTuple):
     message: str
     command: str
     is_state: bool
-    """Whether its workspace stood on it."""
+    """Whether it was its workspace's state."""
     other: CheckpointId | None
     """The checkpoint of another line that it holds all of."""
     base: CheckpointId | None
@@ -75,7 +75,7 @@ def encode_header(header: CheckpointHeader) -> bytes:
 
 
 def decode_header(data: bytes) -> CheckpointHeader:
-    """What `encode_header` has made; raises `FormatError`, which names the field, for anything else."""
+    """The inverse of `encode_header`; raises `FormatError`, with the field, for other bytes."""
     from holdfast.model.checkpoint import KINDS
     from holdfast.model.ids import HASH_BYTES, Hash
 

@@ -1,10 +1,10 @@
 """Manifests: the sorted list path → entry of one state, kept as a persistent search tree of pages.
 
-Where one page ends and the next begins depends on the paths alone, so that a set of entries has one tree and one root,
-whatever the history: equal states have equal roots, and two manifests share every page in which they agree. The idea is
-that of content-defined trees (prolly trees, as in Noms and Dolt); docs/formats/manifest.md has the details.
+The boundaries of pages depend on the paths alone, so a set of entries has exactly one tree and root, whatever its
+history: equal states have equal roots, and two manifests share every equal page. Such content-defined trees are also
+called prolly trees (Noms, Dolt); docs/formats/manifest.md has the details.
 
-This is the face of four modules: `builder`, `_updater`, `_reader` and `_difference`.
+This module is the interface of four others: `builder`, `_updater`, `_reader` and `_difference`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A manifest as one sorted list: what stands at a position, and at which position a path would stand."""
+"""A manifest as one sorted list: the entry at a position, and the position of a path."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _LEAVES: Final = 512
 """How many leaves are kept, spelled out: some 20 KB each."""
 _INNERS: Final = 512
 _AHEAD: Final = 16
-"""So many leaves are read at once when the one before was just there: a list is being gone through."""
+"""The number of leaves to read at once if the previous one was cached: a list is being read in order."""
 
 
 class EntryRun(NamedTuple):
-    """Entries that stand next to each other."""
+    """Consecutive entries."""
 
     first: int
     """The position of the first one."""
@@ -48,9 +48,9 @@ class _Branch(NamedTuple):
 
 
 class OrderedManifest:
-    """One manifest, read as far as it is asked for. A bounded part of it is kept. Any number of threads may use it.
+    """One manifest, read on demand. A bounded part of it is cached. Any number of threads may use it.
 
-    Each method raises `IntegrityError` for pages that are damaged, missing, or not what the page above says of them.
+    Each method raises `IntegrityError` for pages that are damaged, missing, or not as the page above describes them.
     """
 
     def __init__(self, pages: PageSource, root: Hash) -> None:
@@ -64,7 +64,7 @@ class OrderedManifest:
         self._root = root
 
     def find(self, path: bytes) -> int:
-        """The position of the first entry whose path is not before ``path``; `count` if there is none."""
+        """The position of the first entry whose path is not before ``path``; `count` without one."""
         page, name, first = self._top, self._root, 0
         while isinstance(page, Inner):
             branch = self._branch(page, name)
@@ -77,7 +77,7 @@ class OrderedManifest:
         return bisect_left(page.keys, path)
 
     def run_at(self, position: int) -> EntryRun:
-        """Some entries, that at ``position`` among them. Raises `IndexError` if there is none."""
+        """Some entries, including the one at ``position``. Raises `IndexError` if there is none."""
         if not 0 <= position < self.count:
             raise IndexError(position)
         page, name, first = self._top, self._root, 0
@@ -138,7 +138,7 @@ class OrderedManifest:
 
 
 def _check(page: Inner, at: int, child: Page) -> None:
-    """Raise `FormatError` unless ``child`` is what ``page`` says: positions would lead elsewhere."""
+    """Raise `FormatError` unless ``child`` is as ``page`` describes it: positions would be wrong."""
     keys = child.keys
     beyond = at + 1 < len(page.keys) and keys[-1:] >= page.keys[at + 1 : at + 2]
     if keys[:1] != page.keys[at : at + 1] or child.totals != (page.files[at], page.sizes[at]) or beyond:

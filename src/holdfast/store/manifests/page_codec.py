@@ -51,7 +51,7 @@ _Fields = tuple[int, bytes, bytes, bytes, list[int], list[int]]
 
 
 class Child(NamedTuple):
-    """What an inner page says of one page below it; the page's first path is the key that it stands under."""
+    """An inner page's record of one page below it; that page's first path is its key."""
 
     hash: Hash
     files: int
@@ -217,11 +217,11 @@ def make_inner(level: int, keys: Sequence[bytes], children: Sequence[Child]) -> 
 
 
 def decode_page(data: bytes) -> Page:
-    """The page that ``data`` encodes, of any origin.
+    """The page in ``data``, which may be untrusted.
 
-    All that can be checked in one page is: magic, version, types, lengths, numbers and modes in range, paths that may
-    name a file of a workspace, ascending and distinct, none of them a directory of another. Memory is bounded by
-    the length of ``data``, which is bounded too. Raises `FormatError` that names the field, and nothing else.
+    Everything that one page can show is checked: magic, version, types, lengths, numbers and modes in range, valid
+    paths, ascending and distinct, none of them a parent of another. Memory is bounded by the length of ``data``, which
+    is bounded too. Raises only `FormatError`, with the field.
     """
     page = decode_known_page(data)
     keys = page.keys
@@ -236,9 +236,9 @@ def decode_page(data: bytes) -> Page:
 
 
 def decode_known_page(data: bytes) -> Page:
-    """`decode_page` without a look at the paths: for a page of a manifest that was checked before it was stored.
+    """`decode_page` without checks of the paths: for a page of a manifest that was checked before it was stored.
 
-    The page's hash vouches for it then. Shapes, counts and numbers are checked all the same; raises `FormatError`.
+    The page's hash proves that. Shapes, counts and numbers are checked all the same; raises `FormatError`.
     """
     if data[:3] != MAGIC:
         raise FormatError("page: field 'magic': this is no page of a manifest")
@@ -274,7 +274,7 @@ def decode_known_page(data: bytes) -> Page:
 
 
 def children(page: Page) -> list[Hash]:
-    """What a page refers to: of an inner page its child pages, of a leaf the distinct contents of its entries."""
+    """The references of a page: of an inner page its child pages, of a leaf the distinct contents of its entries."""
     if isinstance(page, Inner):
         return list(page.hashes)
     return list(dict.fromkeys(split_hashes(page.hashes)))

@@ -36,10 +36,10 @@ _PIECE_BYTES = 1 << 20
 
 
 class EncryptedObjects:
-    """An `ObjectStore` before another, which sees only what is encrypted.
+    """An `ObjectStore` in front of another, which gets only encrypted data.
 
-    All sizes are those of the content. A damaged, swapped or shortened object raises `IntegrityError` when what is
-    wrong is read, one that is not encrypted `FormatError`.
+    All sizes are those of the content. A damaged, swapped or truncated object raises `IntegrityError` when the wrong
+    part is read, an unencrypted one `FormatError`.
     """
 
     def __init__(self, inner: ObjectStore, keys: EncryptionKeys, *, scratch: str | None = None) -> None:
@@ -71,7 +71,7 @@ class EncryptedObjects:
         except IntegrityError:
             if not remembered and not hasattr(self.inner, "drop"):
                 raise
-        # It may have been written anew, under the same name with the same content: then its own key is another.
+        # It may have been rewritten under the same name with the same content: then it has another key of its own.
         self._forget(key)
         drop = getattr(self.inner, "drop", None)
         if drop is not None:

@@ -1,9 +1,9 @@
-"""The format of an encrypted object: header, chunks, and what binds them. Specified in
+"""The format of an encrypted object: header, chunks, and their binding. Specified in
 ``docs/formats/encrypted-object.md``.
 
-Pure: bytes in, bytes out. Each object has a key of its own, in its header, wrapped by a key of the tenant's and bound
-to the object's name; each chunk is bound to its number and to whether it is the last. So nothing can be swapped, moved,
-left out or cut off without being noticed, and any range is read by the chunks that hold it alone.
+Pure: bytes in, bytes out. Each object has a key of its own, in its header, wrapped by the tenant's key and bound to the
+object's name; each chunk is bound to its number and to whether it is the last. So every swap, move, omission or
+truncation is detected, and a range needs only its own chunks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAGIC = b"HFCRYP"
 VERSION = 1
 CHUNK_BYTES = 1 << 16
-"""Of content in each chunk but the last, which has 1 to as many; that of an empty object has none."""
+"""Bytes of content in each chunk except the last, which has 1 or more; an empty object has no chunk."""
 TAG_BYTES = 16
 KEY_BYTES = 32
 KEY_ID_BYTES = 16
@@ -42,10 +42,10 @@ class TenantKey(NamedTuple):
     """A key of a tenant's, as it is used."""
 
     id: bytes
-    """What headers say; it tells nothing of the key."""
+    """Identifies the key in headers, and reveals nothing about it."""
     wrapping: bytes
     rows: bytes
-    """What encrypts values in the catalog: see `sealed_values`."""
+    """The key for values in the catalog: see `sealed_values`."""
 
 
 def tenant_key(secret: bytes) -> TenantKey:
@@ -91,7 +91,7 @@ class Sealer:
         self._number = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> bytes:
-        """What of the object is certain by now: whole chunks behind which there is more."""
+        """The finished part of the object: complete chunks that are not the last."""
         self._rest += data
         if len(self._rest) <= CHUNK_BYTES:
             return b""
@@ -108,7 +108,7 @@ class Sealer:
         return self._seal(bytes(self._rest), last=True)
 
     def header(self, name: str, key: TenantKey) -> bytes:
-        """What stands before the first chunk of an object that is called ``name``."""
+        """The bytes before the first chunk of an object with the name ``name``."""
         front = _FRONT.pack(MAGIC, VERSION, CHUNK_BYTES, key.id)
         nonce = self._random(_NONCE_BYTES)
         return front + nonce + cipher_of(key.wrapping).encrypt(nonce, self._key, front + name.encode())
@@ -125,7 +125,7 @@ class Opener:
     __slots__ = ("_cipher", "_name")
 
     def __init__(self, header: bytes, name: str, keys: Mapping[bytes, TenantKey]) -> None:
-        """Raises `FormatError` for what is no header, `IntegrityError` for another object's or one of a strange key."""
+        """Raises `FormatError` for an invalid header, `IntegrityError` for that of another object or an unknown key."""
         front, nonce, wrapped = (
             header[: _FRONT.size],
             header[_FRONT.size : _FRONT.size + _NONCE_BYTES],
@@ -151,13 +151,13 @@ class Opener:
         self._cipher = cipher_of(opened(cipher_of(key.wrapping), nonce, wrapped, front + name.encode(), name, "header"))
 
     def chunk(self, number: int, stored: bytes, *, last: bool) -> bytes:
-        """The content of a chunk; raises `IntegrityError` unless it is that one, whole, and as last as is said."""
+        """The content of a chunk; raises `IntegrityError` unless it is complete and has this number and position."""
         nonce = _NUMBER.pack(number, last)
         return opened(self._cipher, nonce, stored, None, self._name, f"chunk {number}")
 
 
 def opened(cipher: AESGCM, nonce: bytes, sealed: bytes, bound: bytes | None, name: str, what: str) -> bytes:
-    """What was sealed; raises `IntegrityError` unless it is all that, of this name."""
+    """The sealed content; raises `IntegrityError` unless it is complete and has this name."""
     from cryptography.exceptions import InvalidTag
 
     try:
@@ -169,9 +169,9 @@ def opened(cipher: AESGCM, nonce: bytes, sealed: bytes, bound: bytes | None, nam
 
 
 def decrypted(pieces: Iterable[bytes], name: str, keys: Mapping[bytes, TenantKey]) -> Iterator[bytes]:
-    """The content of the object that ``pieces`` are, chunk by chunk; what comes out has been authenticated.
+    """The content of the object in ``pieces``, chunk by chunk; each chunk is authenticated.
 
-    That it is all is known at the end only. Raises as `Opener`; memory is bounded by a chunk and a piece (I12).
+    Completeness is known at the end only. Raises as `Opener`; memory is bounded by a chunk and a piece (I12).
     """
     buffer = bytearray()
     opener: Opener | None = None
@@ -184,7 +184,7 @@ def decrypted(pieces: Iterable[bytes], name: str, keys: Mapping[bytes, TenantKey
             opener = Opener(bytes(buffer[:HEADER_BYTES]), name, keys)
             del buffer[:HEADER_BYTES]
         at = 0
-        while len(buffer) - at > STORED_CHUNK:  # something follows, so that it is not the last
+        while len(buffer) - at > STORED_CHUNK:  # more data follows, so it is not the last chunk
             content = opener.chunk(number, bytes(buffer[at : at + STORED_CHUNK]), last=False)
             at += STORED_CHUNK
             number += 1

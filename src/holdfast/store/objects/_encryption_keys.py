@@ -1,7 +1,7 @@
-"""Where the keys of encryption come from: a file, a variable of the environment, or what a command prints.
+"""The sources of encryption keys: a file, an environment variable, or the output of a command.
 
-A key is 32 bytes: 64 hexadecimal digits, or base64, with white space around it; in a file also the bare bytes. It never
-stands in a configuration file, and no message shows it.
+A key is 32 bytes: 64 hexadecimal digits, or base64, with optional white space around it; in a file also the bare bytes.
+It is never in a configuration file, and no message shows it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EncryptionKeys(NamedTuple):
     """The keys of a tenant."""
 
     current: TenantKey
-    """What new objects are encrypted with."""
+    """The key for new objects."""
     known: Mapping[bytes, TenantKey]
     """By id: what objects may be encrypted with, the current one among them."""
 
@@ -46,7 +46,7 @@ def load(current: str, old: Sequence[str] = (), *, environ: Mapping[str, str] | 
 
 def _secret(place: str, environ: Mapping[str, str]) -> bytes:
     if not re.fullmatch(_PLACE, place):
-        # (What it says is not repeated: it may be the key itself.)
+        # The value is not repeated, as it may be the key itself.
         raise ConfigError(
             "store.encryption_key and store.old_keys say where a key is, which this is not: env:NAME, file:PATH "
             "(absolute, or with ~) or command:WORDS"

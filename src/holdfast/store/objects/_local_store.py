@@ -161,17 +161,17 @@ class LocalObjects:
         try:
             self.disk.rename(temporary, target)
         except FileNotFoundError:
-            # Someone removed the directory since; a temporary file that is gone fails again.
+            # Another process has removed the directory since; if the temporary file is gone, this fails again.
             self._synced.clear()
             self._ensure_directory(directory)
             self.disk.rename(temporary, target)
         self.disk.sync_directory(directory)
 
     def _ensure_directory(self, path: str) -> None:
-        """Make ``path`` and what is missing above it; afterwards the entry of each, from the root down, is durable.
+        """Make ``path`` and missing parents; afterwards the entry of each, from the root down, is durable.
 
-        A store that has made sure of that marks the directory. One that was there already without the mark is synced as
-        if it were new: another process may have just created it, and been killed before it synced.
+        A store then marks the directory. An existing one without the mark is synced as if it were new: another process
+        may have just made it, and been killed before the sync.
         """
         if path in self._synced:
             return
@@ -270,9 +270,9 @@ class _LocalUpload:
             raise _refused("write an object in", os.path.dirname(self._path), error) from error
 
     def commit(self, key: str) -> None:
-        """See `Upload.commit`. If the very last step fails, the sync of the directory, the object may be left lying.
+        """See `Upload.commit`. If the very last step fails, the sync of the directory, the object may remain.
 
-        It is not taken back: another process may have stored the same content under the same key meanwhile.
+        It is not removed: another process may have stored the same content under the same key meanwhile.
         """
         fd = self._descriptor()
         try:
@@ -312,5 +312,5 @@ class _LocalUpload:
         try:
             self._disk.remove(self._path)
         except OSError:
-            # What stays is invisible, and `clean` takes it.
+            # Remaining files are invisible, and `clean` removes them.
             pass

@@ -1,7 +1,7 @@
-"""What goes wrong with a bucket, in words for people: which bucket and key, what the service says, what to look at.
+"""Errors of a bucket, in words for people: the bucket and key, the service's message, the remedy.
 
-The words of the service's library hold whole requests and answers; of them only the status and the service's own code
-go into a message, and nothing that is a credential.
+The messages of the service's library contain complete requests and answers; only the status and the service's own code
+are shown, and never a credential.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ SECRET_NAMES = (
     "private_key",
     "service_account_key",
 )
-"""What an option or a variable that holds a credential has in its name."""
+"""Parts of the names of options and variables that hold a credential."""
 
 
 def is_secret(name: str) -> bool:
-    """True if an option of this name holds a credential, or what stands for one."""
+    """True if an option of this name holds a credential, or a substitute for one."""
     return any(part in name.lower() for part in SECRET_NAMES)
 
 
@@ -109,7 +109,7 @@ def _explained(error: Exception, raw: str, bucket: str) -> tuple[str, str]:
         return f"the service is overloaded or broken ({name or said})", "try again later; nothing was lost"
     if "InvalidRange" in name or said[:3] == "416":
         return f"there is no such range ({name or said})", "`holdfast verify` lists all damage"
-    # (What follows shows the library's settings, and with them words that mean nothing here.)
+    # The rest shows the library's settings, with misleading words.
     lowered = raw.partition("Debug source")[0].lower()
     if "credential" in lowered or "169.254." in lowered:
         return (

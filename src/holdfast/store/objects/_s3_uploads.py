@@ -1,9 +1,9 @@
-"""Uploads in parts to S3 that were not finished: found by their keys, and aborted.
+"""Unfinished multipart uploads to S3: found by their keys, and aborted.
 
-obstore gives no access to them. So this sends the two requests that are needed, signed as
+obstore gives no access to them. So this sends the two required requests, signed as
 https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html says, with the credentials that are in the
-options or the environment. Where credentials come from elsewhere (a machine's role), nothing is found: a lifecycle rule
-of the bucket (``AbortIncompleteMultipartUpload``) does the same.
+options or the environment. With credentials from another source (a machine's role), none are found: a lifecycle rule of
+the bucket (``AbortIncompleteMultipartUpload``) does the same.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def unfinished(address: S3Address, prefix: str) -> Iterator[UnfinishedUpload]:
             found = UnfinishedUpload(
                 unquote(_field(part, "Key")), _field(part, "UploadId"), _when(_field(part, "Initiated"))
             )
-            # Some servers know no prefixes here: what is not ours must never be touched.
+            # Some servers ignore the prefix: foreign uploads must never be touched.
             if found.key.startswith(prefix) and found.upload:
                 yield found
         if _field(text, "IsTruncated") != "true":
@@ -183,7 +183,7 @@ def _field(text: str, name: str) -> str:
 
 
 def _when(text: str) -> int:
-    """The time of an answer; far in the future if it cannot be read, so that nothing is thrown away."""
+    """The time in an answer; far in the future if it cannot be read, so that nothing is deleted."""
     from datetime import UTC, datetime
 
     try:
@@ -194,9 +194,9 @@ def _when(text: str) -> int:
 
 
 def clean(address: S3Address | None, prefixes: Sequence[str], older_than: int) -> int:
-    """Abort the unfinished uploads below ``prefixes`` that were begun before ``older_than``; how many there were.
+    """Abort the unfinished uploads below ``prefixes`` that began before ``older_than``; returns their number.
 
-    Best effort: a service that does not know such requests, or does not allow them, is told of in the log.
+    Best effort: a service that lacks or forbids these requests is reported in the log.
     """
     if address is None:
         return 0

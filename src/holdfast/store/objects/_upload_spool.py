@@ -1,4 +1,4 @@
-"""What is collected until it can be sent: in memory while it is small, then in a temporary file that has no name."""
+"""Data that is collected before it is sent: small amounts in memory, larger ones in an unnamed temporary file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Finds out what a bucket can do, by doing it: write, read, ranges, listing, deleting, and conditional writes.
+"""Finds out the abilities of a bucket by trying them: write, read, ranges, listing, deleting, and conditional writes.
 
-What is written lies below ``probe/{tenant}/``, and is deleted again.
+Its objects are below ``probe/{tenant}/``, and are deleted again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ Conditional = Literal["yes", "no", "wrong"]
 """The server refuses to write over an object if asked to; it does not; it says one thing and does another."""
 
 _LEFT_OVER = 3600 * 1_000_000
-"""Microseconds after which what is there was left by a process that was killed. What is younger may be tried just now.
-"""
+"""Microseconds after which an object was left by a killed process. Younger ones may be in use."""
 _DATA = b"holdfast probe\n" + bytes(range(64))
 
 
@@ -31,11 +30,11 @@ class ProbeStep(NamedTuple):
     name: str
     ok: bool
     message: str
-    """What was found; for what failed, why."""
+    """The finding; for a failure the reason."""
 
 
 class ProbeResult(NamedTuple):
-    """What a bucket can do."""
+    """The abilities of a bucket."""
 
     steps: tuple[ProbeStep, ...]
     conditional: Conditional
@@ -47,17 +46,17 @@ class ProbeResult(NamedTuple):
 
 
 def conditional_writes(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) -> Conditional:
-    """What the server makes of a write that is to happen only if there is no object of that key. Raises `StorageError`
-    if it cannot be reached.
+    """The server's handling of a write that should happen only if the key has no object. Raises `StorageError` if it
+    cannot be reached.
     """
     key = f"probe/{tenant}/{random(16).hex()}"
-    bucket.put(key, [_DATA])  # so that a missing permission, or server, is told in those words
+    bucket.put(key, [_DATA])  # so that a missing permission, or server, gets its own error
     bucket.delete(key)
     try:
         try:
             made = bucket.create(key, _DATA)
         except StorageError:
-            return "no"  # it does not know what is asked for
+            return "no"  # it does not support the condition
         if not made:
             return "wrong"
         try:
@@ -69,14 +68,14 @@ def conditional_writes(bucket: RemoteObjects, tenant: str, random: Callable[[int
             return "yes"
         return "no" if again and not kept else "wrong"
     except NotFoundError:
-        return "wrong"  # what was just written is not there
+        return "wrong"  # the object that was just written is missing
     finally:
         bucket.delete(key)
 
 
 def probe(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) -> ProbeResult:
-    """Try everything; raises nothing for what fails. After a step that failed, none is tried. What others who try the
-    bucket at the same time have written is left alone.
+    """Try everything; raises nothing for failures. After a failed step, none is tried. Objects of concurrent trials are
+    not touched.
     """
     key = f"probe/{tenant}/{random(16).hex()}"
     steps: list[ProbeStep] = []
@@ -98,7 +97,7 @@ def probe(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) ->
                     if info.modified_at < own.modified_at - _LEFT_OVER:
                         bucket.delete(info.key)
         except HoldfastError:
-            pass  # it has been told
+            pass  # it was reported
     return ProbeResult(tuple(steps), found[0] if found else "no")
 
 

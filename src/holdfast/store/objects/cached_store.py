@@ -1,11 +1,11 @@
-"""Parts of remote objects on this machine's disk: what was read or written lately needs no request.
+"""A cache of remote objects on this machine's disk: recently read or written parts need no request.
 
-Objects never change under their keys, so nothing here can be out of date; what is here is only never needed. The cache
-is bounded by bytes, private (0700, 0600), shared by processes, and may be deleted at any time. Each file is one block
-of one object, written under another name and renamed; its checksum is verified whenever it is read, so that nothing has
-to be synced. Where the disk refuses, there is no cache. The layout is specified in ``docs/formats/object-cache.md``.
+Objects never change under their keys, so the cache cannot be out of date. It is bounded by bytes, private (0700, 0600),
+shared by processes, and may be deleted at any time. Each file is one block of one object, written under another name
+and renamed; its checksum is verified at every read, so nothing is synced. If the disk fails, there is no cache. The
+layout is specified in ``docs/formats/object-cache.md``.
 
-What proves the store (`holdfast verify`, collection) asks the bucket itself.
+Operations that verify the store (`holdfast verify`, collection) read the bucket itself.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NAME_DIGITS = 40
 _TEMPORARY_LASTS = 3600.0
 _TOUCH_AFTER = 60.0
 _SHARE = 16
-"""What one process may put here, as a part of the limit, before it looks at how much there is."""
+"""The share of the limit that one process may add before it checks the total size."""
 
 
 class CachedObjects:
@@ -125,7 +125,7 @@ class CachedObjects:
             begin = wanted[0] * BLOCK_BYTES
             data, there = self.inner.window(key, begin, (wanted[-1] + 1) * BLOCK_BYTES - begin)
             if size is not None and there != size:
-                # (It was written anew under the same name, encrypted by another key of its own.)
+                # It was rewritten under the same name, encrypted with another key of its own.
                 self.drop(key)
                 return self.inner.window(key, offset, length)
             size = there
@@ -162,7 +162,7 @@ class CachedObjects:
         return self.inner.clean(older_than)
 
     def drop(self, key: str) -> None:
-        """Forget what is here of one object."""
+        """Delete the cached parts of one object."""
         folder, name = self._block_place(key)
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
@@ -227,7 +227,7 @@ class CachedObjects:
                 os.unlink(temporary)
                 raise
         except OSError as error:
-            self._works = False  # a full disk, no permission: it is not worth another try
+            self._works = False  # a full disk, no permission: not worth another try
             _LOG.info("objects are not cached in %s any more: %s", self._folder, error.strerror or error)
             return
         self._unseen += len(data)
@@ -253,7 +253,7 @@ class CachedObjects:
                 self._write(key, at // BLOCK_BYTES, data[at : at + BLOCK_BYTES], len(data))
 
     def _thin_out(self) -> None:
-        """Delete what was not used for the longest time, if there is too much, and what a killed process has left."""
+        """Delete the least recently used files beyond the limit, and those of killed processes."""
         found: list[tuple[float, int, str]] = []
         total = 0
         now = self._clock()
@@ -316,7 +316,7 @@ def _scanned(path: str) -> list[os.DirEntry[str]]:
 def uncached(objects: ObjectStore) -> ObjectStore:
     """The same objects, as the bucket itself has them."""
     if isinstance(objects, LocalObjects):
-        return objects  # (without loading what encrypts)
+        return objects  # without importing the encryption
     from holdfast.store.objects._encrypted_store import EncryptedObjects
 
     if isinstance(objects, EncryptedObjects) and isinstance(objects.inner, CachedObjects):

@@ -31,9 +31,9 @@ def open_objects(
 ) -> ObjectStore:
     """The object store at ``location``, which is a path or a URL (see `store_location.fault_of`).
 
-    ``options`` are handed to the service of a bucket, where what is ``tenant``'s own is looked through for unfinished
-    uploads; ``scratch`` is the directory of temporary files. Opening neither writes nor connects. Raises `ConfigError`
-    for anything else.
+    ``options`` are passed to the service of a bucket; unfinished uploads are searched below ``tenant``'s own keys;
+    ``scratch`` is the directory of temporary files. Opening neither writes nor connects. Raises `ConfigError` for an
+    invalid location.
     """
     fault = fault_of(location)
     if fault is not None:
@@ -51,11 +51,11 @@ CACHE = b"object-cache"
 
 
 class ConfiguredStore(NamedTuple):
-    """An object store, and what it is made of."""
+    """An object store, and its parts."""
 
     objects: ObjectStore
     bucket: RemoteObjects | None
-    """What it comes down to, if that is a bucket."""
+    """The underlying bucket, if there is one."""
     location: str | bytes
 
 
@@ -68,7 +68,7 @@ def assemble(
     random: Callable[[int], bytes] = os.urandom,
 ) -> ConfiguredStore:
     """The object store at ``location``. Opening neither writes nor connects. Raises `ConfigError`, and
-    `UnsupportedError` if encryption is wanted and its library is not there.
+    `UnsupportedError` if the library for the configured encryption is missing.
     """
     # Not in /tmp, which may be small, and in memory.
     scratch = None if home is None else os.fsdecode(home)
@@ -94,7 +94,7 @@ def assemble(
 
 
 def parse_options(options: tuple[str, ...]) -> dict[str, str]:
-    """The options of a bucket's service by name. Raises `ConfigError` for one that is none, or a credential."""
+    """The options of a bucket's service by name. Raises `ConfigError` for an invalid one, or a credential."""
     from holdfast.store.objects._remote_errors import is_secret
 
     found: dict[str, str] = {}
@@ -121,11 +121,11 @@ def _encrypted(objects: ObjectStore, settings: Settings, scratch: str | None) ->
 
 
 def keys_of(objects: ObjectStore) -> EncryptionKeys | None:
-    """The keys of an object store that encrypts; None of one that does not."""
+    """The keys of an encrypting object store; None for others."""
     return getattr(objects, "keys", None)
 
 
 def key_id(objects: ObjectStore) -> str:
-    """What the present key of encryption is called, in hex digits; empty if nothing is encrypted."""
+    """The id of the present encryption key, in hex digits; empty without encryption."""
     keys = keys_of(objects)
     return keys.current.id.hex() if keys is not None else ""

@@ -1,7 +1,7 @@
 """The few calls by which the local object store changes a disk, behind a port.
 
-So that a test can record what was written and what was synced (`holdfast.testing.powerloss`), or make the third sync
-fail (`holdfast.testing.faulty_disk`).
+So a test can record writes and syncs (`holdfast.testing.powerloss`), or make the third sync fail
+(`holdfast.testing.faulty_disk`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Disk(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what has it."""
+        """Rename a file, replacing one at the target."""
         ...
 
     def remove(self, path: str) -> None:

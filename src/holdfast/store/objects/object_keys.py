@@ -7,10 +7,10 @@ from holdfast.model.errors import UsageError
 MAX_KEY_BYTES = 512
 
 TEMPORARY = "tmp"
-"""No key begins with this part: a local store keeps what is not finished there."""
+"""No key begins with this part: a local store has its unfinished files there."""
 
 KINDS = ("packs", "checkpoints", "blobs", "sessions")
-"""What the keys of a store's content begin with; behind it stands the tenant."""
+"""The first part of the keys of a store's content; the tenant is the second."""
 
 _CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _MAX_PART = 255
@@ -25,8 +25,8 @@ def is_key(key: str) -> bool:
 def check_key(key: str) -> str:
     """Return ``key`` if it may name an object; raise `UsageError` otherwise (I7: no key leads out of the store).
 
-    A key is at most 512 characters: parts of ``[A-Za-z0-9._-]`` (1 to 255, the first no dot) joined by ``/``; the first
-    part is not ``tmp``.
+    A key has at most 512 characters: parts of ``[A-Za-z0-9._-]`` (1 to 255, the first no dot) joined by ``/``; the
+    first part is not ``tmp``.
     """
     if not is_key(key):
         raise UsageError(f"refused object key {key[:80]!r}: it is not made of parts of [A-Za-z0-9._-] joined by '/'")

@@ -2,9 +2,9 @@
 
 Keys are relative paths of ``[A-Za-z0-9._-]`` parts joined by ``/``; an implementation refuses any other.
 
-The port has no conditional write: the last commit of a key has it. That is safe since
-no two writers commit different content under one key. A key holds either a random id of its writer's own, or the hash
-of the content; and what is known is decided in the catalog alone, by its transactions.
+The port has no conditional write: the last commit of a key wins. That is safe since no two writers commit different
+content under one key. A key has either a random id of its writer, or the hash of the content; and the catalog's
+transactions alone decide which objects are known.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Upload(Protocol):
         ...
 
     def commit(self, key: str) -> None:
-        """Publish the object under ``key``, replacing what was there. Atomic, and durable when it returns (I4)."""
+        """Publish the object under ``key``, replacing an existing one. Atomic, and durable when it returns (I4)."""
         ...
 
     def abort(self) -> None:
@@ -94,8 +94,8 @@ def is_remote(objects: ObjectStore) -> bool:
 
 
 def get_ranges(objects: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> Iterable[bytes]:
-    """`ObjectStore.get` for several ranges of one object, each an offset and a length. An implementation that has
-    something better for it has a method ``get_ranges``.
+    """`ObjectStore.get` for several ranges of one object, each an offset and a length. An implementation with a better
+    way has a method ``get_ranges``.
     """
     several = getattr(objects, "get_ranges", None)
     if several is not None:

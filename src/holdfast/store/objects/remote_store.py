@@ -1,7 +1,7 @@
 """Objects in a bucket (S3, Google Cloud Storage, Azure) or in memory, through obstore.
 
-Import it only when a URL asks for it: obstore is heavy. It repeats what is safe to repeat (timeouts, refused and reset
-connections, 5xx, 429, SlowDown) with growing pauses: every request here is, since a key never has two contents.
+Import it only for a URL that needs it: obstore is heavy. It retries (after timeouts, refused and reset connections,
+5xx, 429, SlowDown) with growing pauses, which is safe for every request here, since a key never has two contents.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class RemoteObjects:
     """An `ObjectStore` over any bucket that obstore can reach.
 
     An upload collects its bytes in memory, beyond 8 MiB in an unnamed temporary file of the directory ``scratch``
-    (default: the system's), since a bucket wants the name first and ours is known last. What has more than 8 MiB is
-    sent in parts, several at once; the object is there when the last one is, and whole.
+    (default: the system's), since a bucket needs the name first and ours is known last. More than 8 MiB are sent in
+    parts, several at once; the object appears, complete, with the last one.
 
-    ``name`` is what messages call the bucket, ``cleaner`` finds and removes unfinished uploads in parts.
+    ``name`` is the bucket in messages, ``cleaner`` finds and removes unfinished multipart uploads.
     """
 
     far = True
@@ -92,8 +92,8 @@ class RemoteObjects:
         return _RemoteUpload(self, self._scratch)
 
     def put(self, key: str, parts: Iterable[bytes]) -> None:
-        """See `ObjectStore.put`. What is small goes out as one request; of what is large two parts are in memory for
-        each that is sent at once.
+        """See `ObjectStore.put`. Small content is sent as one request; for large content two parts are in memory for
+        each one in progress.
         """
         check_key(key)
         rest = iter(parts)
@@ -115,7 +115,7 @@ class RemoteObjects:
                     if part:
                         yield part
             except GeneratorExit:
-                raise  # the rest is not wanted: what failed is something else
+                raise  # no error of the source: the upload itself failed
             except BaseException as error:
                 failed.append(error)
                 raise
@@ -136,10 +136,10 @@ class RemoteObjects:
             raise
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write a small object unless there is one of this key; False if there is. Only where `bucket_probe.probe` has
-        found that the service can tell.
+        """Write a small object unless the key has one; False if it has. Only where `bucket_probe.probe` has found that
+        the service supports it.
 
-        If the answer is lost and the request repeated, it finds its own object: so what is there is compared.
+        If the answer is lost and the request repeated, it finds its own object: so the existing one is compared.
         """
         try:
             with self._reaching("write", check_key(key)):
@@ -188,7 +188,7 @@ class RemoteObjects:
                     data = bytes(found.bytes())
                     size, (begin, until) = found.meta["size"], found.range
             except StorageError:
-                # A range that begins behind the end is an error of its own kind in each service.
+                # A range behind the end is a different error in each service.
                 size = self.size(key)
                 if size is not None and offset >= size:
                     raise _short(key, offset, length, 0) from None
@@ -200,7 +200,7 @@ class RemoteObjects:
         raise IntegrityError(f"{self.name} gives other bytes of {key} than were asked for: {length} at {offset}")
 
     def stream(self, key: str) -> Iterator[bytes]:
-        """See `ObjectStore.stream`. What is cut off on the way is asked for again, from there on."""
+        """See `ObjectStore.stream`. After a broken transfer it continues from the last byte."""
         check_key(key)
         at = 0
         size: int | None = None
@@ -281,7 +281,7 @@ class RemoteObjects:
         return self._cleaner(older_than) if self._cleaner is not None else 0
 
     def put_file(self, key: str, file: IO[bytes], size: int) -> None:
-        """Write what is in ``file``, ``size`` bytes from where it stands; memory is bounded."""
+        """Write the content of ``file``, ``size`` bytes from its position; memory is bounded."""
         if size <= _PART_BYTES:
             self._put_whole(key, file.read())
             return
@@ -322,12 +322,12 @@ class RemoteObjects:
         except HoldfastError:
             raise
         except (BaseError, OSError) as error:
-            # (Without the cause: its words hold requests and answers as they are.)
+            # Without the cause, whose message contains requests and answers.
             raise translated(error, action, key, self.name, self._secrets) from None
 
 
 _READS = 3
-"""How often what arrives cut short or wrong is asked for."""
+"""How often truncated or wrong data is requested again."""
 
 
 class _RemoteUpload:
@@ -370,9 +370,9 @@ def open_bucket(
 ) -> RemoteObjects:
     """The bucket at ``url`` (``s3://``, ``gs://``, ``az://``, ``memory://``), with the service's own ``options``.
 
-    Credentials come from ``options`` or from where the service's tools look for them. Nothing is sent before
-    the first use. Unfinished uploads are looked for below what is ``tenant``'s alone. Raises `ConfigError` for a URL
-    (which `store_location.fault_of` has found no fault with) or an option that the service does not know.
+    Credentials come from ``options`` or the usual places of the service's tools. Nothing is sent before the first use.
+    Unfinished uploads are searched below ``tenant``'s own keys. Raises `ConfigError` for a URL (beyond the checks of
+    `store_location.fault_of`) or an option that the service does not know.
     """
     if url.startswith("memory://"):
         return RemoteObjects(MemoryStore())

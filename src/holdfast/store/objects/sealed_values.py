@@ -35,8 +35,8 @@ def seal(value: bytes, place: str, key: TenantKey, random: Callable[[int], bytes
 
 
 def unseal(stored: bytes, place: str, keys: Mapping[bytes, TenantKey]) -> bytes:
-    """What `seal` was given. Raises `IntegrityError` for a value of another place or one that was changed, and with
-    the code ``unknown_key`` for one of a key that is not among ``keys``.
+    """The argument of `seal`. Raises `IntegrityError` for a value of another place or a changed one, and with the code
+    ``unknown_key`` for a key that is not in ``keys``.
     """
     head, rest = stored[:_HEAD_BYTES], stored[_HEAD_BYTES:]
     if len(rest) < _NONCE_BYTES + TAG_BYTES:
@@ -58,7 +58,7 @@ def escape(value: bytes) -> bytes:
 
 
 def unescape(stored: bytes) -> bytes:
-    """What `escape` was given; raises `FormatError` for a value of a newer version."""
+    """The argument of `escape`; raises `FormatError` for a value of a newer version."""
     if not stored.startswith(MAGIC):
         return stored
     if stored[len(MAGIC) : len(MAGIC) + 1] != PLAIN:

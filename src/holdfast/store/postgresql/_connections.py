@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 OLDEST_SERVER: Final = 140000
 _SILENT: Final = 1.0
-"""Seconds of waiting after which it is said."""
+"""Seconds of waiting after which it is logged."""
 _PAUSE: Final = 0.05, 1.0
 """Seconds between two tries to connect: the first, which doubles up to the second."""
 _ONE_TRY: Final = 10
@@ -58,7 +58,7 @@ class ServerConnection:
     @property
     def writable(self) -> bool:
         """False of a standby, as far as the server has said."""
-        # (It tells this by itself, from version 14 on, and again when it changes.)
+        # From version 14 on the server reports this by itself, and every change.
         said = self.connection.info.parameter_status
         return said("in_hot_standby") != "on" and said("default_transaction_read_only") != "on"
 
@@ -225,14 +225,14 @@ class Connections:
             )
 
     def _end_orphans(self, link: ServerConnection) -> None:
-        """Have the server end what it still keeps for connections that are gone, so that no process waits for them."""
+        """Let the server end its sessions of lost connections, so that no process waits for them."""
         while self._orphans:
             name = self._orphans.pop()
             end_session(link, name)
 
 
 def end_session(link: ServerConnection, name: bytes) -> None:
-    """End what the server still keeps for the connection of this name; it is told, and not yet gone when this returns.
+    """End the server's session of the connection with this name; it may still exist when this returns.
 
     Best effort: a pooler in between may have given its session another name.
     """

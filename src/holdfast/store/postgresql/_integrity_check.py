@@ -1,4 +1,4 @@
-"""What a catalog on PostgreSQL finds damaged in itself."""
+"""The damage that a catalog on PostgreSQL finds in itself."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _count(transaction: PostgresTransaction, table: str, key: str, *, by_index: 
     if by_index:
         row = transaction.one(f"SELECT count({key}) FROM (SELECT {key} FROM {table} ORDER BY {key}) t")
     else:
-        # As text: what is kept apart from the row, or compressed, is read as well.
+        # As text, so that values stored apart from the row, or compressed, are read as well.
         row = transaction.one(f"SELECT count(*), sum(length(t::text)) FROM {table} t")
     for name in ("enable_seqscan", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan"):
         transaction.one("SELECT set_config(?, 'on', true)", (name,))

@@ -18,7 +18,7 @@ _LOG = Log(__name__)
 
 SCHEMA: Final = "holdfast"
 
-# (Not to_regclass, which may answer from what the session knew before it waited for the lock.)
+# Not to_regclass, which may use the session's knowledge from before it waited for the lock.
 _THERE: Final = """SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = ? AND c.relname = 'catalog_state'"""
 
@@ -90,7 +90,7 @@ class SchemaState:
             )
         if check_new is not None:
             check_new()
-        # (IF NOT EXISTS would want the right to make schemas also where an administrator has made this one.)
+        # IF NOT EXISTS would require the right to make schemas even if an administrator has made this one.
         if transaction.one("SELECT 1 FROM pg_namespace WHERE nspname = ?", (SCHEMA,)) is None:
             transaction.run(f"CREATE SCHEMA {SCHEMA}")
         for statement in _OWN:

@@ -1,4 +1,4 @@
-"""What PostgreSQL and psycopg raise, as our own errors: its words are for us, not for a user."""
+"""Errors of PostgreSQL and psycopg as our own: their messages are for us, not for a user."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _HOPELESS: Final = (
     "invalid ",
     "permission denied",
 )
-"""In what libpq says when it cannot connect (it gives no code): nothing that time would mend."""
+"""Parts of libpq's messages about failed connections (it gives no code) that no waiting would cure."""
 
 
 def is_lost(connection: psycopg.Connection[tuple[object, ...]]) -> bool:

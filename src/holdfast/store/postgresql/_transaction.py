@@ -1,7 +1,7 @@
 """One open transaction on PostgreSQL: the port `Session`.
 
-What costs is the way to the server and back. Statements that do not need each other's answers go there together, in
-libpq's pipeline mode: a reading transaction goes with its first statement, one of a single statement altogether.
+Round trips are the cost. Independent statements are sent together, in libpq's pipeline mode: a reading transaction
+begins with its first statement, and one of a single statement is one round trip.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class PostgresTransaction:
         *,
         once: bool = False,
     ) -> None:
-        """Without a ``link``, ``begin`` gives one on the first statement: it begins the transaction there, calls what
-        it is given, and with ``once`` ends it, all in one trip.
+        """Without a ``link``, ``begin`` returns one on the first statement: it begins the transaction there, calls its
+        argument, and with ``once`` ends it, all in one round trip.
         """
         self._begin = begin
         self._cursor: psycopg.Cursor[Row] | None = None
@@ -68,7 +68,7 @@ class PostgresTransaction:
         self.once = once
         """For one statement alone."""
         self.changed = False
-        """True once something was run that may have changed a row."""
+        """True after a statement that may have changed a row."""
 
     def all(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
         """See `Session.all`."""
@@ -140,7 +140,7 @@ class PostgresTransaction:
         return changed
 
     def end(self) -> None:
-        """Close what is open. (A stream that is let go of later would do that in the middle of another transaction.)"""
+        """Close open streams. (A stream that is dropped later would do that in the middle of another transaction.)"""
         for cursor in self._streams:
             cursor.close()
 

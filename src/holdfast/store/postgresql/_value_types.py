@@ -38,7 +38,7 @@ class _TextBinaryLoader(TextBinaryLoader):
 
 
 class _NumericLoader(Loader):
-    """A sum of whole numbers is one, though PostgreSQL has a type of its own for it."""
+    """A sum of whole numbers is one, though PostgreSQL has a separate type for it."""
 
     def load(self, data: Buffer) -> int | float:
         text = bytes(data)
@@ -81,7 +81,7 @@ class _HashesDumper(Dumper):
 
 
 class ValueAdapters:
-    """What psycopg calls an adaptation context: to be given to `psycopg.connect`."""
+    """An adaptation context of psycopg, for `psycopg.connect`."""
 
     connection = None
 

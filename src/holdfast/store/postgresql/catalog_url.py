@@ -1,4 +1,4 @@
-"""The URL of a catalog on PostgreSQL: what it may say, and how it is shown, which is never with its password."""
+"""The URL of a catalog on PostgreSQL: parsing it, and showing it without its password."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CatalogAddress(NamedTuple):
     """For people and for logs."""
 
     def scrub(self, text: str) -> str:
-        """``text`` of the database's or the library's, without what must not be seen."""
+        """``text`` of the database or the library, without secrets."""
         for name in CATALOG_SECRETS:
             secret = self.parameters.get(name, "")
             if len(secret) >= _LEAST_SECRET:
@@ -33,8 +33,8 @@ class CatalogAddress(NamedTuple):
 
 
 def parse(catalog: str) -> CatalogAddress:
-    """What ``store.catalog`` says; raises `ConfigError` for what is no such URL, in words that do not repeat it, and
-    `UnsupportedError` where psycopg is not installed (which is imported here, and not before).
+    """Parse ``store.catalog``; raises `ConfigError` for an invalid URL, without repeating it, and `UnsupportedError` if
+    psycopg, which is imported only here, is not installed.
     """
     if not is_catalog_url(catalog):
         raise ConfigError(
@@ -65,8 +65,8 @@ def parse(catalog: str) -> CatalogAddress:
 
 
 def _is_ambiguous(catalog: str) -> bool:
-    """True for an @ where none belongs: there is one in the password, or a / before it, and libpq takes what is behind
-    that for the name of a host or of a database, which are shown.
+    """True for a misplaced @: the password has one, or a / before it, and libpq takes the text behind it for the name
+    of a host or of a database, which are shown.
     """
     rest = catalog.partition("://")[2]
     user, _, behind = rest.partition("@")

@@ -1,8 +1,8 @@
 """`Database` on PostgreSQL: a catalog that many machines share.
 
-A writing transaction holds an advisory lock of its tenant, which it takes before it looks at anything, so that all it
-reads is as of then and stays so. A reading one sees one state. How a commit is known to have happened although the
-connection broke during it, is told by a row that every connection has of its own (docs/formats/catalog.md).
+A writing transaction first takes an advisory lock of its tenant, so everything that it reads stays valid. A reading one
+sees one state. A row of each connection shows whether a commit has happened although the connection broke during it
+(docs/formats/catalog.md).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOG = Log(__name__)
 _IDLE: Final = 300_000
 """Milliseconds after which the server ends a transaction whose process does nothing in it, as one that is stopped."""
 _SILENT: Final = 1.0
-"""Seconds of waiting after which it is said."""
+"""Seconds of waiting after which it is logged."""
 _TRIES: Final = 5
 _PAUSE: Final = 0.01
 _KEPT_MARKS: Final = "7 days"
@@ -47,8 +47,8 @@ class PostgresDatabase:
     """`Database` in the schema ``holdfast`` of one PostgreSQL database, for the tenant of this name.
 
     ``migrations`` and ``check_new`` as in `SqliteDatabase`; ``timeout`` is in seconds and limits every wait, for other
-    processes and for the server. ``connections`` is how many threads may be in transactions at once. ``closed`` says
-    that this process may not write, whatever the server would let it do.
+    processes and for the server. ``connections`` is the number of threads that may be in transactions at once.
+    ``closed``: this process may not write, whatever the server would permit.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class PostgresDatabase:
 
     @contextmanager
     def reading(self, *, once: bool = False) -> Generator[Transaction]:
-        """See `Database.reading`. Raises `ConnectionLostError` where the connection breaks meanwhile.
+        """See `Database.reading`. Raises `ConnectionLostError` if the connection breaks meanwhile.
 
-        It begins with its first statement. Until that is answered a lost connection is replaced.
+        It begins with its first statement. A connection that is lost before the answer is replaced.
         """
         transaction = self._current()
         if transaction is not None:
@@ -111,9 +111,9 @@ class PostgresDatabase:
             yield transaction
 
     def again(self, call: Callable[[], Any]) -> Any:
-        """``call()``; once more, a few times, while the connection is lost and nothing was committed.
+        """``call()``; repeated a few times if the connection is lost and nothing was committed.
 
-        What it calls must do with one transaction what it does, or do no harm twice.
+        It must do its work in one transaction, or be harmless when repeated.
         """
         if self._current() is not None:
             return call()  # the transaction around it is lost as well
@@ -171,7 +171,7 @@ class PostgresDatabase:
     # --- transactions ---
 
     def _current(self) -> PostgresTransaction | None:
-        """The transaction that this thread is in. (A child that was forked in one is in none.)"""
+        """The transaction of this thread. (A child that was forked in one is in none.)"""
         transaction, process = getattr(self._here, "transaction", (None, 0))
         return transaction if process == os.getpid() else None
 
@@ -217,8 +217,8 @@ class PostgresDatabase:
 
     def _begun_writing(self, locks: str, *, checked: bool = True) -> PostgresTransaction:
         def begin(link: ServerConnection, limit: float) -> None:
-            # All in one trip. Each of these statements sees what was committed before it began: what is read after the
-            # lock is as of the lock, which a snapshot of the whole transaction would not be.
+            # All in one round trip. Each statement sees the commits before its own begin: reads after the lock are as
+            # of the lock, unlike with a snapshot of the whole transaction.
             look = f"; {self._standing.question}" if checked else ""
             words = f"{_begin_writing()}; SET LOCAL lock_timeout = {int(limit * 1000) or 1}; {locks}{look}"
             cursor = link.connection.execute(words.encode())
@@ -230,8 +230,8 @@ class PostgresDatabase:
         return PostgresTransaction(self._begun(begin, to_write=True))
 
     def _begun(self, begin: Callable[[ServerConnection, float], None], *, to_write: bool = False) -> ServerConnection:
-        """A connection on which a transaction has begun; ``begin`` is told how many seconds it may wait for a lock.
-        Lost ones are replaced: nothing has happened on them yet.
+        """A connection with a new transaction; ``begin`` receives the seconds that it may wait for a lock. Lost
+        connections are replaced: nothing has happened on them yet.
         """
         ends = time.monotonic() + self._timeout
         told = False
@@ -263,8 +263,7 @@ class PostgresDatabase:
                         "another process holds the catalog %s; waiting at most %g s", self.address.shown, self._timeout
                     )
                 else:
-                    # The pool may have had several that are lost; a server that accepts no connection is not asked in a
-                    # hurry.
+                    # The pool may have had several lost ones; a server that accepts no connection gets a pause.
                     time.sleep(min(_PAUSE * tries, 0.5) if tries > 2 else 0)
             except BaseException:
                 self._roll_back(link)
@@ -293,9 +292,9 @@ class PostgresDatabase:
             )
 
     def _settle(self, lost: ServerConnection, locks: str, error: psycopg.Error) -> None:
-        """Find out whether a commit has happened whose answer did not come: return if it has.
+        """Find out whether a commit without an answer has happened: return if it has.
 
-        Raises what tells that it has not; ``commit_unknown`` if no server can be asked.
+        Raises the error if it has not; ``commit_unknown`` if no server can be asked.
         """
         _LOG.warning("the connection to the catalog %s broke in a commit; asking again", self.address.shown)
         ends = time.monotonic() + self._timeout
@@ -321,7 +320,7 @@ class PostgresDatabase:
     def _has_mark(self, lost: ServerConnection, locks: str, limit: float) -> bool:
         link = self._connections.take_new()
         try:
-            # The old session may be at it still. It goes, or has come to its end when its locks can be had.
+            # The old session may still run. It is ended, or has ended when its locks are free.
             end_session(link, lost.name)
             words = f"{_begin_writing()}; SET LOCAL lock_timeout = {int(limit * 1000)}; {locks}"
             link.connection.execute(words.encode())
@@ -387,11 +386,11 @@ class ServerInfo(NamedTuple):
     standby: bool
     """True if nothing can be written there."""
     forgetful: tuple[str, ...]
-    """Settings of the server by which what was said to be kept may be lost with its power."""
+    """Settings of the server with which a power loss may lose committed data."""
     clock: float
     """Seconds by which its clock is ahead of this machine's."""
     guarded: bool
-    """False if what is sent to it, or comes from it, can be read and changed on the way."""
+    """False if traffic with it can be read and changed on the way."""
 
 
 def server_info(database: PostgresDatabase) -> ServerInfo:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def check_history(transaction: Transaction, tenant: int) -> Iterator[_Found]:
-    """What is wrong, as kind, object and message. Use it up inside the transaction."""
+    """The problems, as kind, object and message. Exhaust it inside the transaction."""
     yield from _check_checkpoints(transaction, tenant)
     yield from _check_changesets(transaction, tenant)
     yield from _check_cursors(transaction, tenant)
@@ -133,7 +133,7 @@ def _check_checksums(transaction: Transaction, tenant: int) -> Iterator[_Found]:
 
 
 def check_texts(transaction: Transaction, catalog: Catalog) -> Iterator[_Found]:
-    """What is wrong with texts that are encrypted. Use it up inside the transaction."""
+    """The problems of encrypted texts. Exhaust it inside the transaction."""
     cipher = TextCipher(catalog)
     for covered, columns in TEXTS.items():
         for key, name, *texts in transaction.stream(
@@ -151,7 +151,7 @@ def check_texts(transaction: Transaction, catalog: Catalog) -> Iterator[_Found]:
 
 
 def check_merges(transaction: Transaction, tenant: int) -> Iterator[_Found]:
-    """What is wrong in the catalog, as kind, object and message. Use it up inside the transaction."""
+    """The problems in the catalog, as kind, object and message. Exhaust it inside the transaction."""
     for covered in COVERED_MERGES:
         what = "merge" if covered is MERGES else "change to be applied anew"
         for key in damaged(transaction, covered, tenant):
@@ -169,13 +169,13 @@ def check_merges(transaction: Transaction, tenant: int) -> Iterator[_Found]:
             yield "format", name, "the record of this merge is no JSON"
 
 
-# What is served: the rows of exports, tokens and kept answers ---------------------------------------------------------
+# Serving: the rows of exports, tokens and kept answers ----------------------------------------------------------------
 
 _WHAT = {EXPORTS.table: "export", TOKENS.table: "token", ANSWERS.table: "kept answer"}
 
 
 def check_serving(transaction: Transaction, tenant: int) -> Iterator[tuple[Literal["damaged"], str, str]]:
-    """What is wrong in the catalog, as kind, object and message. Use it up inside the transaction."""
+    """The problems in the catalog, as kind, object and message. Exhaust it inside the transaction."""
     for covered in COVERED_SERVING:
         for key in damaged(transaction, covered, tenant):
             yield "damaged", str(key), f"the catalog's record of this {_WHAT[covered.table]} is damaged"

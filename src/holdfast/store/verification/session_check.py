@@ -32,7 +32,7 @@ def session_key(tenant: str, name: str) -> str:
 
 
 def check_sessions(transaction: Transaction, catalog: Catalog) -> Iterator[_Found]:
-    """What is wrong in the catalog, as kind, object and message. Use it up inside the transaction."""
+    """The problems in the catalog, as kind, object and message. Exhaust it inside the transaction."""
     tenant, values = catalog.tenant, ValueCipher(catalog)
     for covered in COVERED_4:
         for key in damaged(transaction, covered, tenant):
@@ -90,8 +90,8 @@ def _check_states(transaction: Transaction, tenant: int, values: ValueCipher) ->
 def check_session_objects(
     catalog: Catalog, where: Callable[[str], ObjectStore | None], *, read_data: bool
 ) -> Iterator[_Found]:
-    """What is wrong with the objects of states that are warm or cold; ``where`` gives the object store of a tier (None:
-    it is not known, and not looked at).
+    """The problems of warm and cold states' objects; ``where`` returns the object store of a tier (None: unknown, and
+    not checked).
     """
     find = "SELECT hash, tier, stored FROM session_checkpoints WHERE tenant = ? AND tier <> 'hot'"
     with catalog.database.reading() as transaction:

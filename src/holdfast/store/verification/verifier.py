@@ -1,7 +1,7 @@
-"""Verification: prove that what the catalog says is so, down to the bytes if asked, and name what is damaged.
+"""Verification: checks the catalog against the objects, down to the bytes on request, and reports damage.
 
-Collection is held off meanwhile, unless the disk is too full to note that; checkpoints, restores and forgets go on. All
-of the catalog is read in one transaction and checked as of then.
+Collection waits meanwhile, unless the disk is too full to record that; checkpoints, restores and forgets go on. The
+whole catalog is read in one transaction and checked as of then.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class _Pack(NamedTuple):
 
 
 class Verifier:
-    """Verifies the store of one tenant. ``children`` reads pages, ``read`` a blob that a delta stands on; ``states_in``
-    gives the object store of a tier of session checkpoints.
+    """Verifies the store of one tenant. ``children`` reads pages, ``read`` the base of a delta; ``states_in`` returns
+    the object store of a tier of session checkpoints.
     """
 
     def __init__(
@@ -147,9 +147,9 @@ class Verifier:
         return Verified(len(self._roots), len(self._rows), list(self._problems))
 
     def mark_counts(self, *, progress: Progress | None = None) -> CountMark:
-        """Which counts are not what is there to be counted, as of one moment. No lease is taken, nothing is changed.
+        """The wrong counts, as of one moment. Takes no lease, and changes nothing.
 
-        Objects are read as far as pages are in them. Memory as for `verify`.
+        Objects are read as far as they have pages. Memory as for `verify`.
         """
         self._progress = progress
         self._problems.clear()
@@ -166,7 +166,7 @@ class Verifier:
             and not self._problems
             and all(name in self._below for name in self._pinned)
             and not any(self._is_counted_wrongly(found) for found in self._rows.values())
-            # (It takes a while, and matters only to what would be lowered.)
+            # It takes a while, and matters only for counts that would be lowered.
             and (all(drift.was < drift.now for drift in drifts) or not self._catalog.database.check())
         )
         return CountMark(drifts, row[0] if row else 0, is_whole)
@@ -243,7 +243,7 @@ class Verifier:
             if self._rows[page].counted == COUNTED:
                 refs.update(below)
         deltas = Counter(row.base for row in self._rows.values() if row.base is not None)
-        # What a page that cannot be read counts is unknown.
+        # The references of an unreadable page are unknown.
         unread = any(self._rows[name].counted == COUNTED for name in self._bad)
         for name, row in self._rows.items():
             if row.refs != refs[name] and not (unread and row.refs > refs[name]):
@@ -252,7 +252,7 @@ class Verifier:
                 yield CountDrift(name, "deltas", row.deltas, deltas[name])
 
     def _check_order(self, page: Hash, below: list[Hash]) -> None:
-        """A dead page must not outlive what it names: sweeping goes by the time of death."""
+        """A dead page must not outlive its children: sweeping goes by the time of death."""
         for child in below:
             row = self._rows.get(child)
             if row is not None and row.dead_since < self._rows[page].dead_since:
@@ -340,7 +340,7 @@ class Verifier:
                 yield from self._read_some([page])
 
     def _read_content(self) -> None:
-        # No row names the header of a checkpoint, which stands in its own object.
+        # No row refers to the header of a checkpoint, which is in its own object.
         own = {pages_key(self._catalog.name, name) for name, _ in self._roots}
         for done, (number, pack) in enumerate(self._packs.items()):
             self._lease.renew()
@@ -350,7 +350,7 @@ class Verifier:
                     if row is not None and row.pack == number:
                         self._bad.add(damage.hash)
                     elif damage.is_delta or pack.key not in own:
-                        continue  # dead bytes, which are never read: what they stand on may be collected already
+                        continue  # dead bytes, which are never read: their base may be collected already
                 self._add("damaged", pack.key, damage.message)
             self._report("content", done + 1, len(self._packs))
         for name, row in self._rows.items():
@@ -361,7 +361,7 @@ class Verifier:
                     self._add("damaged", damage.key, damage.message)
                     self._bad.add(name)
 
-    # --- who needs what is damaged ---
+    # --- dependents of damage ---
 
     def _name_checkpoints(self) -> None:
         bad = set(self._bad)
@@ -372,7 +372,7 @@ class Verifier:
                 self._add("damaged", checkpoint, "this checkpoint needs missing or damaged content")
 
     def _needing(self, bad: set[Hash]) -> set[Hash]:
-        """``bad``, and every page from which something bad or missing can be reached."""
+        """``bad``, and every page above a bad or missing one."""
         above: dict[Hash, list[Hash]] = {}
         for page, below in self._below.items():
             for child in below:
