@@ -1,1 +1,1 @@
-"""File systems that Holdfast serves to a kernel: what mounts them, the loop that answers, and what they show."""
+"""File systems that Holdfast serves to a kernel: the mounts, the serving loop and the content."""

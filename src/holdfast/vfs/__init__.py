@@ -1,1 +1,1 @@
-"""File systems as nodes, names, attributes and handles, for whatever protocol they are served by."""
+"""File systems as nodes, names, attributes and handles, independent of the protocol that serves them."""

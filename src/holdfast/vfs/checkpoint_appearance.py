@@ -1,4 +1,4 @@
-"""What a checkpoint does not say of its files, and a file system has to."""
+"""File attributes that a checkpoint lacks, and a file system must have."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A checkpoint as a file system that cannot be changed.
 
-Nothing is kept for the other side: a node's number says by itself what it is. It is made of the position of an entry
-in the sorted list of paths, and of a depth: 0 for that entry itself, and n for the directory that the first n parts of
-its path name, of which it is the first entry. So a number stands for one thing as long as the checkpoint is served, and
-is its inode number as well, whatever the kernel has forgotten meanwhile; nothing has to be counted, and nothing grows.
+No state is kept for the other side: a node's number is enough to identify it. It consists of the position of an entry
+in the sorted list of paths, and of a depth: 0 for that entry itself, and n for the directory named by the first n parts
+of its path, of which it is the first entry. So a number is unique while the checkpoint is served, and serves as inode
+number too, whatever the kernel has forgotten; nothing is counted, and nothing grows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PAGE: Final = 4096
 _SECOND: Final = 1_000_000
 """In microseconds, as checkpoints have their time."""
 _FIRST: Final = 2
-"""Offset in a listing: what comes before are ``.`` and ``..``; from here on it is the position of an entry."""
+"""Offset in a listing: before it are ``.`` and ``..``; from here on it is the position of an entry."""
 _NAME_MAX: Final = 255
 _TYPE_SHIFT: Final = 12
 """From a mode to ``DT_*``."""
@@ -44,7 +44,7 @@ _DIRECTORY: Final = 4
 
 
 class Stretch(Protocol):
-    """Entries that stand next to each other in the list."""
+    """Entries that are adjacent in the list."""
 
     @property
     def first(self) -> int:
@@ -58,14 +58,14 @@ class Stretch(Protocol):
 
     @property
     def entries(self) -> Sequence[entries.Entry]:
-        """Those of the paths."""
+        """The entries of the paths."""
         ...
 
 
 class CheckpointContent(Protocol):
-    """What a checkpoint holds: a list of entries, sorted by path, and their content. For any number of threads.
+    """The content of a checkpoint: a list of entries, sorted by path, and their files. For any number of threads.
 
-    Raises `IntegrityError` for what is damaged or missing.
+    Raises `IntegrityError` for damaged or missing content.
     """
 
     @property
@@ -79,7 +79,7 @@ class CheckpointContent(Protocol):
         ...
 
     def find(self, path: bytes, /) -> int:
-        """The position of the first entry whose path is not before ``path``; `count` if there is none."""
+        """The position of the first entry whose path is ``path`` or follows it; `count` if there is none."""
         ...
 
     def stretch(self, position: int, /) -> Stretch:
@@ -92,7 +92,7 @@ class CheckpointContent(Protocol):
 
 
 class _Known(NamedTuple):
-    """What a node is."""
+    """The meaning of a node's number."""
 
     path: bytes
     """Empty for the root."""
@@ -126,7 +126,7 @@ class CheckpointTree:
     # -- what nodes are -------------------------------------------------------------------------------------------
 
     def known(self, node: int) -> _Known:
-        """What a node is. Raises `OSError`: ESTALE if there is none of this number."""
+        """Decode a node's number. Raises `OSError`: ESTALE if there is no such node."""
         if node == ROOT:
             return _Known(b"", None)
         position, depth = (node >> _DEPTH_BITS) - 1, node & _DEPTHS
@@ -146,14 +146,14 @@ class CheckpointTree:
         return stretch.paths[at], stretch.entries[at]
 
     def directory(self, node: int) -> bytes:
-        """The path of a directory. Raises `OSError`: ENOTDIR if it is none."""
+        """The path of a directory. Raises `OSError`: ENOTDIR if the node is a file."""
         path, entry = self.known(node)
         if entry is not None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return path
 
     def find(self, path: bytes) -> tuple[int, entries.Entry | None] | None:
-        """What stands at ``path``: its number, and its entry unless it is a directory. None if nothing does."""
+        """The node at ``path``: its number, and its entry unless it is a directory. None if there is none."""
         content = self.content
         position = content.find(path)
         if position == content.count:
@@ -163,7 +163,7 @@ class CheckpointTree:
             return number_of_file(position), entry
         below = path + b"/"
         if found.startswith(path) and not found.startswith(below):
-            # There are bytes before the slash: what begins with "a-" stands between "a" and "a/b".
+            # Some bytes sort before the slash: paths that begin with "a-" are between "a" and "a/b".
             position = content.find(below)
             if position == content.count:
                 return None
@@ -173,10 +173,10 @@ class CheckpointTree:
         return None
 
     def status(self, node: int, entry: entries.Entry | None) -> os.stat_result:
-        """What a node is like; ``entry`` is None for a directory."""
+        """The attributes of a node; ``entry`` is None for a directory."""
         looks = self._looks
         if entry is None:
-            # One link: a program that counts directories by it is told that it cannot be done, as by Btrfs.
+            # One link: this tells programs that count directories by links that they cannot, as on Btrfs.
             permissions = looks.root_permissions if node == ROOT else looks.permissions
             size, mode = 0, stat.S_IFDIR | permissions
         else:
@@ -321,7 +321,7 @@ class _Listing:
         self._node = node
         self._path = path
         self._entry: tuple[int, entries.Entry | None] = node, None
-        """What the last entry stands for."""
+        """The node and entry of the entry listed last."""
 
     @contextmanager
     def entries(self, offset: int) -> Generator[Iterator[Dirent]]:
@@ -338,7 +338,7 @@ class _Listing:
         yield from self._entries(max(offset, first) - _FIRST)
 
     def _entries(self, position: int) -> Iterator[Dirent]:
-        """What the directory holds from the entry at ``position`` on."""
+        """The entries of the directory from the entry at ``position`` on."""
         content, path = self._tree.content, self._path
         below = path + b"/" if path else b""
         start, depth = len(below), below.count(b"/") + 1

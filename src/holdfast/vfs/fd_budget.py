@@ -1,5 +1,5 @@
-"""How many files may be open in all file systems that this process serves: each is a descriptor of it, and of these
-there are only so many. Whatever else the process does needs some too.
+"""Limits the number of open files in all file systems that this process serves: each takes one of its limited
+descriptors, and other parts of the process need some too.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import Final
 from holdfast.vfs.file_system import TooManyError
 
 _PART: Final = 0.6
-"""Of the descriptors that the process may have, so many are for open files."""
+"""The part of the descriptors of the process that is for open files."""
 _TIMES: Final = 3
-"""Each has at most so many times what it leaves to others: there is always some room for the next one."""
+"""Each file system has at most so many times as many as it leaves to others, so there is always some room."""
 
 
 class FdBudget:
-    """What there is for all together. Safe for several threads."""
+    """The descriptors for all file systems together. Thread-safe."""
 
     def __init__(self, most: int | None = None) -> None:
-        """By default `_PART` of what the process may have open when it is asked."""
+        """By default `_PART` of the descriptors that the process may have now."""
         self._most = most
         self._taken = 0
         self._lock = threading.Lock()
 
     def share(self) -> FdShare:
-        """That of one file system."""
+        """The share of one file system."""
         return FdShare(self)
 
     def take(self, own: int) -> bool:
@@ -47,7 +47,7 @@ class FdBudget:
 
 
 class FdShare:
-    """What one file system has of it. Safe for several threads."""
+    """The descriptors of one file system. Thread-safe."""
 
     def __init__(self, room: FdBudget) -> None:
         self._room = room
@@ -88,7 +88,7 @@ class OneMore:
         self._share.take()
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """It is open now, unless that has failed."""
+        """The file is open now, unless that has failed."""
         if kind is not None:
             self._share.give()
 

@@ -1,11 +1,11 @@
-"""The port of file systems: what the server of a protocol asks of them.
+"""The port of file systems: the interface for servers of a protocol.
 
-A node is an object under a number that stands for it alone; `ROOT` is always there. What leads to a node counts as a
-lookup of it, which the server gives back with `Names.forget`; a file system that counts nothing ignores that. Methods
-may be called by any number of threads. They raise `OSError` for what is refused (ESTALE for a node that is not known,
-EROFS for every change of a file system that cannot be changed), `TooManyError`, and `HoldfastError` where the store or
-the undo log fails. Those that change something, or open it, raise `holdfast.vfs.patience.LaterError`,
-`holdfast.model.errors.HeldError` or `holdfast.undo.interceptor.StepEndedError` before anything has happened: ask again.
+A node is an object under a unique number; `ROOT` always exists. Each method that finds a node counts as a lookup of it,
+which the server gives back with `Names.forget`; a file system that counts nothing ignores that. Methods may be called
+by any number of threads. They raise `OSError` to refuse (ESTALE for an unknown node, EROFS for every change of a
+read-only file system), `TooManyError`, and `HoldfastError` where the store or the undo log fails. Those that change or
+open an object raise `holdfast.vfs.patience.LaterError`, `holdfast.model.errors.HeldError` or
+`holdfast.undo.interceptor.StepEndedError` before anything has happened: retry.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class Caller(NamedTuple):
     """The process that asks. Whether it may has been checked by its kernel."""
 
     thread: int
-    """Of this system; 0 if it is not of this system, or not known."""
+    """Thread id in this system; 0 if it belongs to another system, or is unknown."""
     uid: int
     gid: int
     groups: tuple[int, ...] = ()
-    """Those of its supplementary groups that are known."""
+    """The known supplementary groups."""
     umask: int = 0
-    """Still to be applied to what it makes."""
+    """Still to be applied to objects that the caller makes."""
 
 
 class Found(NamedTuple):
-    """What a name leads to."""
+    """The object under a name."""
 
     node: int
     status: os.stat_result
 
 
 class AttributeChange(NamedTuple):
-    """What is to be other than it is; None: that stays."""
+    """New values of attributes; None leaves one unchanged."""
 
     permissions: int | None = None
     uid: int | None = None
@@ -83,7 +83,7 @@ class Names(Protocol):
         ...
 
     def make_directory(self, caller: Caller, parent: int, name: bytes, permissions: int, /) -> Found:
-        """Make a directory, and look it up; so do the others that make something."""
+        """Make a directory, and look it up; the other methods that make an object do so too."""
         ...
 
     def make_node(self, caller: Caller, parent: int, name: bytes, mode: int, device: int, /) -> Found:
@@ -116,7 +116,7 @@ class OpenedFile(Protocol):
 
     @property
     def flags(self) -> int:
-        """As in open(2), as it was asked for."""
+        """As in open(2), and as requested."""
         ...
 
     def read(self, size: int, offset: int, /) -> bytes | memoryview:
@@ -132,7 +132,7 @@ class OpenedFile(Protocol):
         ...
 
     def sync(self, /, *, data_only: bool) -> None:
-        """Make durable what was written."""
+        """Make written data durable."""
         ...
 
     def allocate(self, caller: Caller, mode: int, offset: int, length: int, /, *, strips: bool) -> None:
@@ -146,7 +146,7 @@ class OpenedFile(Protocol):
         ...
 
     def close(self) -> None:
-        """It is not used any more."""
+        """The file is not used any more."""
         ...
 
 
@@ -154,7 +154,7 @@ class Files(Protocol):
     """Opening files. ``flags`` as in open(2)."""
 
     def open(self, caller: Caller, node: int, flags: int, /, *, strips: bool) -> OpenedFile:
-        """Open a regular file, never to create; with ``O_TRUNC`` cut it to nothing."""
+        """Open an existing regular file; ``O_TRUNC`` empties it."""
         ...
 
     def create(
@@ -169,7 +169,7 @@ class Files(Protocol):
 
 
 class Attributes(Protocol):
-    """What nodes are like. ``file`` is one that the asker has open; it can be reached by that also without a name."""
+    """The attributes of nodes. ``file`` is an open file of the caller, which gives access also without a name."""
 
     def status(self, node: int, file: OpenedFile | None = None, /) -> os.stat_result:
         """As stat(2) has it."""
@@ -194,7 +194,7 @@ class Attributes(Protocol):
         ...
 
     def list_xattrs(self, caller: Caller, node: int, /) -> Sequence[bytes]:
-        """The names of those that the caller may see."""
+        """The names of the extended attributes that the caller may see."""
         ...
 
     def set_xattr(
@@ -226,7 +226,7 @@ class OpenedDirectory(Protocol):
         ...
 
     def lookup(self, entry: Dirent, /) -> Found:
-        """Look up what an entry, the last that was given, stands for."""
+        """Look up the object of an entry, the last that was given."""
         ...
 
     def sync(self, /, *, data_only: bool) -> None:
@@ -234,7 +234,7 @@ class OpenedDirectory(Protocol):
         ...
 
     def close(self) -> None:
-        """It is not used any more."""
+        """The directory is not used any more."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""What is kept for the other side: nodes, until they are forgotten, and handles, until they are released.
+"""The state kept for the other side: nodes, until they are forgotten, and handles, until they are released.
 
-The other side counts, so it can count wrongly; it can say any number. Nothing here is ever trusted to be there, every
-number is given out once in a session, and how much is kept has a limit. Safe for use by many threads.
+The other side counts, so it can count wrongly; it can send any number. So each number is checked, every number is given
+out once in a session, and the size of the tables has a limit. Thread-safe.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Kept = TypeVar("Kept")
 
 
 class Forgotten(NamedTuple, Generic[Kept]):
-    """What became of a FORGET."""
+    """The result of a FORGET."""
 
     gone: Kept | None
-    """What was kept for the node, if this was the last that the other side knew of it."""
+    """The record of the node, if this was the last lookup of the other side."""
     excess: int
-    """So many more lookups were given back than there were: the peer is wrong, and nothing else came of it."""
+    """Number of lookups given back in excess: an error of the peer, without other effects."""
 
 
 class _Node(Generic[Kept]):
@@ -38,10 +38,10 @@ class _Node(Generic[Kept]):
 
 
 class Nodes(Generic[Kept]):
-    """Node ids, and what is kept for each: one id for one key (what tells two files apart), as long as it is known.
+    """Node ids, and a record for each: one id for one key (the identity of a file), while it is known.
 
-    The root is always there. A reply that leads to a node counts as a lookup: take it (`enter`) before replying, and
-    give it back (`forget`) if the reply cannot be written.
+    The root always exists. A reply with a node counts as a lookup: take it (`enter`) before replying, and give it back
+    (`forget`) if the reply cannot be written.
     """
 
     __slots__ = ("_by_key", "_most", "_next", "_nodes", "_one_at_a_time")
@@ -58,14 +58,14 @@ class Nodes(Generic[Kept]):
         return len(self._nodes)
 
     def __getitem__(self, node: int) -> Kept:
-        """What is kept for ``node``. Raises `OSError` (ESTALE) if that is not known."""
+        """The record of ``node``. Raises `OSError` (ESTALE) if that is unknown."""
         try:
             return self._nodes[node].kept
         except KeyError:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
 
     def get(self, node: int) -> Kept | None:
-        """What is kept for ``node``, if it is known."""
+        """The record of ``node``, if it is known."""
         found = self._nodes.get(node)
         return None if found is None else found.kept
 
@@ -73,7 +73,7 @@ class Nodes(Generic[Kept]):
         return node in self._nodes
 
     def items(self) -> list[tuple[int, Kept]]:
-        """All nodes, and what is kept for each."""
+        """All nodes, and the record of each."""
         with self._one_at_a_time:
             return [(number, node.kept) for number, node in self._nodes.items()]
 
@@ -90,7 +90,7 @@ class Nodes(Generic[Kept]):
             return number
 
     def enter(self, key: Hashable, make: Callable[[], Kept]) -> int:
-        """The node of ``key``, looked up once more; if it is not known yet, with what ``make`` returns to be kept.
+        """The node of ``key``, looked up once more; ``make`` returns the record of a new one.
 
         Raises `TooManyError` if there is no room for it, without having called ``make``, which must be quick and must
         not use this table.
@@ -110,7 +110,7 @@ class Nodes(Generic[Kept]):
             return number
 
     def forget(self, number: int, lookups: int) -> Forgotten[Kept]:
-        """Give ``lookups`` back; never more than there are, and of an unknown node none."""
+        """Give ``lookups`` back; at most as many as exist, and none of an unknown node."""
         with self._one_at_a_time:
             node = self._nodes.get(number)
             if node is None:
@@ -124,9 +124,9 @@ class Nodes(Generic[Kept]):
             return Forgotten(node.kept, excess)
 
     def renew(self, number: int) -> None:
-        """Its key is to mean something else from now on: what is found there next is another node.
+        """The key of the node gets another meaning: the next object found there is another node.
 
-        For what has been removed where keys come into use again, as inode numbers do. Nothing if it is not known.
+        For removed objects whose keys are reused, as inode numbers are. Harmless for an unknown node.
         """
         with self._one_at_a_time:
             node = self._nodes.get(number)
@@ -135,7 +135,7 @@ class Nodes(Generic[Kept]):
                 node.key = node
 
     def clear(self) -> list[Kept]:
-        """All but the root is forgotten, as at the end of a session; returns what was kept."""
+        """Forget all nodes but the root, as at the end of a session; returns their records."""
         with self._one_at_a_time:
             root = self._nodes.pop(ROOT)
             root.lookups = 0
@@ -161,7 +161,7 @@ class Handles(Generic[Kept]):
         return len(self._handles)
 
     def get(self, handle: int, node: int) -> Kept:
-        """What is kept for ``handle``. Raises `OSError` (EBADF) if ``node`` has no such one."""
+        """The record of ``handle``. Raises `OSError` (EBADF) if ``node`` has no such handle."""
         found = self._handles.get(handle)
         if found is None or found[0] != node:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -182,14 +182,14 @@ class Handles(Generic[Kept]):
             return handle
 
     def release(self, handle: int, node: int) -> Kept:
-        """It is not used any more; returns what was kept. Raises what `get` does."""
+        """Release a handle; returns its record. Raises the errors of `get`."""
         with self._one_at_a_time:
             kept = self.get(handle, node)
             del self._handles[handle]
             return kept
 
     def clear(self) -> list[Kept]:
-        """All are released, as at the end of a session; returns what was kept."""
+        """Release all, as at the end of a session; returns their records."""
         with self._one_at_a_time:
             kept = [item for _, item in self._handles.values()]
             self._handles = {}

@@ -13,7 +13,7 @@ _patience = threading.local()
 
 
 class LaterError(Exception):
-    """Nothing has happened yet. Asked again on a thread of its own, the request goes on, or waits a little more."""
+    """Nothing has happened yet. Retried on a thread of its own, the request proceeds, or waits a little longer."""
 
 
 def is_patient() -> bool:

@@ -1,8 +1,8 @@
-"""Passthrough: files that the kernel reads and writes itself, without asking, once they are open.
+"""Passthrough: once open, these files are read and written by the kernel itself, without asking.
 
-As long as an inode has an open handle of that kind, every further one has to be of it too, with the same id; and while
-it has one of the other kind, none can be. Needs Linux 6.9, and CAP_SYS_ADMIN. Source: ``include/uapi/linux/fuse.h``,
-``FUSE_DEV_IOC_BACKING_OPEN``, and ``fs/fuse/iomode.c``.
+While an inode has an open passthrough handle, each further handle must be one too, with the same id; and while it has
+an ordinary handle, no passthrough handle is possible. Needs Linux 6.9, and CAP_SYS_ADMIN. Source:
+``include/uapi/linux/fuse.h``, ``FUSE_DEV_IOC_BACKING_OPEN``, and ``fs/fuse/iomode.c``.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _CLOSE: Final = 0x4004E502
 _MAP: Final = struct.Struct("=iIQ")
 _ID: Final = struct.Struct("=I")
 _NEVER: Final = (errno.EPERM, errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP)
-"""What says that no file will ever be."""
+"""Errors which mean that passthrough will never work here."""
 
 
 class BackingFiles:
     """The ids of one mount. For any number of threads."""
 
     def __init__(self, device: int | None) -> None:
-        """``device`` is the mounted one, borrowed; None if nothing is to be passed through."""
+        """``device`` is the mounted FUSE device, borrowed; None if nothing is to be passed through."""
         self._device = device
         self._lock = threading.Lock()
 
     def take(self, kept: KernelNode, fd: int, name: AbstractContextManager[None], *, strips: bool) -> int:
-        """The id that a further open handle of the object is to have, whose descriptor is ``fd``; 0: it has none.
+        """The backing id for a further open handle of the object, whose descriptor is ``fd``; 0 for none.
 
-        If it is the first, the kernel does everything in whose name this thread is inside of ``name``; ``strips`` says
-        whether that takes set-id bits away. Either is given back with `give`.
+        For the first handle, the kernel acts with the credentials of this thread inside ``name``; ``strips`` says
+        whether its writes clear set-id bits. Release either with `give`.
         """
         with self._lock:
             if not kept.backing and (kept.plain or not self._register(kept, fd, name, strips=strips)):

@@ -1,7 +1,7 @@
-"""Tells the kernel what of all that it remembers is out of date: what other processes have changed, or an undo.
+"""Tells the kernel which of its caches are out of date, after changes by other processes or an undo.
 
-By a thread of its own: to forget a name, the kernel waits for the requests that use it, and these wait for the server.
-Attributes it forgets at once.
+Uses its own thread: to forget a name, the kernel waits for the requests that use it, and these wait for the server. It
+forgets attributes at once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CacheInvalidator:
         return not self._thread.is_alive()
 
     def note_changed(self, path: bytes, mask: int = NAMES) -> None:
-        """Something was changed at a path; ``mask`` says what (`holdfast.files.watch.event_masks`)."""
+        """Report a change at a path; ``mask`` is its kind (`holdfast.files.watch.event_masks`)."""
         self._news.put((path, mask))
 
     def invalidate_all(self) -> None:
@@ -58,19 +58,19 @@ class CacheInvalidator:
         self._news.put((b"", 0))
 
     def thin_out(self) -> None:
-        """The kernel is to forget some of what it knows, which is nearly as much as it may."""
+        """Make the kernel forget some of its entries, as their number is near the limit."""
         if not self._thins:
             self._thins = True
             self._news.put((b"", 0))
 
     def note_mappable(self, node: int) -> None:
-        """From now on a process can write to a file through a mapping: what the kernel was told of it before, for long,
-        is out of date by that. To be called before it has the mapping. May be called from any thread.
+        """Report that a process can now write to a file through a mapping, so that long-lived attributes told before
+        are out of date. Call this before the process has the mapping. May be called from any thread.
         """
         self._notify(notifications.invalidate_inode(node))
 
     def settle(self, timeout: float) -> bool:
-        """Wait until the kernel knows of all that was told so far; whether it does."""
+        """Wait until the kernel knows all changes reported so far; returns whether it does."""
         done = threading.Event()
         self._news.put(done)
         return done.wait(timeout)
@@ -92,10 +92,10 @@ class CacheInvalidator:
                     for parent, name in self._objects.unused_names():
                         self._notify(notifications.invalidate_entry(parent, name))
                     self._thins = False
-                if news[0]:  # (of what is known to be missing, nothing else tells)
+                if news[0]:  # (nothing else reports a change to a cached miss)
                     self._tell_of(directories, *news)
                 if self._news.empty():
-                    directories.close()  # (what is open now may be elsewhere the next time)
+                    directories.close()  # (it may have another path the next time)
         finally:
             directories.close()
 
@@ -104,13 +104,13 @@ class CacheInvalidator:
             place = directories.place(path)
             parent = self._objects.known_node(place.dir_fd)
         except OSError:
-            return  # what is above it is not there any more, which is told as well
+            return  # the directory above is gone as well, and is reported itself
         if mask & NAMES:
             directories.forget(path)
             if parent is None:
                 return
             self._notify(notifications.invalidate_entry(parent, place.name, expire_only=self.expires))
-            self._forget_content(parent)  # (of a directory: what was listed)
+            self._forget_content(parent)  # (of a directory: its cached listing)
         try:
             node = self._objects.known_node(place.dir_fd, place.name)
         except OSError:

@@ -1,4 +1,4 @@
-"""The requests that list directories. The kernel keeps what it was told, where its caches let it."""
+"""The requests that list directories. The kernel caches the replies where its caches allow that."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TYPE_SHIFT: Final = 12
 class _Handle(NamedTuple):
     directory: OpenedDirectory
     reader: ListingReader | None
-    """None if the kernel keeps nothing of it."""
+    """None if the kernel caches nothing of the directory."""
 
     def close(self) -> None:
         if self.reader is not None:
@@ -113,7 +113,7 @@ class DirectoryRequests:
                     except FileNotFoundError:
                         continue  # it was removed meanwhile, or is not to be seen
                     except OSError:
-                        pass  # what it is like is said when a process asks
+                        pass  # its attributes are told when a process asks
                 listing.add_plus(name, found, inode, type_ << _TYPE_SHIFT, offset)
                 count += 1
             if handle.reader is not None:
@@ -122,7 +122,7 @@ class DirectoryRequests:
 
     @contextmanager
     def _begun(self, header: Header, body: request_bodies.Read) -> Generator[_Handle]:
-        """The directory that is to be read. Its stamp is taken before any entry of it is."""
+        """The directory to read. Its stamp is taken before any of its entries is read."""
         if self._caches.needs_no_open and not body.handle:
             directory = self._directories.open(header.node)
             try:

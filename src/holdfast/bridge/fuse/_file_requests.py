@@ -1,4 +1,4 @@
-"""The requests that open files, made or there, work on what they hold, and close them."""
+"""The requests that open or create files, work on their content and close them."""
 
 from __future__ import annotations
 

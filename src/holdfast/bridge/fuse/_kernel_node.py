@@ -1,4 +1,4 @@
-"""What is kept of an object for the kernel, beside what every server keeps of it."""
+"""The record of an object for the kernel, beside the record that every server has."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class KernelNode(Node):
     ) -> None:
         super().__init__(object_, parent, name, inode, is_directory=is_directory, is_local=is_local)
         self.listed: CachedListing | None = None
-        """What the kernel may keep of its entries, if it is a directory that was opened."""
+        """The part of its entries that the kernel may cache, if it is a directory that was opened."""
         self.backing = 0
-        """What the kernel calls the file by which it reads and writes it itself; 0 if it does not."""
+        """The kernel's id of the backing file for passthrough; 0 for none."""
         self.strips = False
-        """What it writes so takes set-id bits away."""
+        """Writes through the backing file clear set-id bits."""
         self.backed = 0
         """How many of its open handles have that."""
         self.plain = 0

@@ -1,9 +1,9 @@
-"""Whether the listing of a directory that the kernel keeps is what is in it now: asked each time that it is opened.
+"""Decides, each time a directory is opened, whether the listing cached by the kernel is current.
 
-The kernel keeps the entries that it was told, whichever handle they came by, and goes by the time of modification that
-it knows. Here it is exact: it may use what it keeps only if all of that is of one state of the directory, which is
-told by both of its times (ctime cannot be set back), and these were no longer the present when its reader began.
-Source: ``fs/fuse/readdir.c`` of Linux 6.18.
+The kernel caches the entries of any handle, and checks only the time of modification that it knows. This check is
+exact: the cache may be used only if all of it is of one state of the directory. Both times identify a state (ctime
+cannot be set back), if they were already in the past when the reader began. Source: ``fs/fuse/readdir.c`` of Linux
+6.18.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EXACT: Final = frozenset(
         0x794C7630,  # overlayfs
     )
 )
-"""File systems where a directory's times change with what is in it, for the process that asks next (linux/magic.h)."""
+"""File systems where a directory's times change with its content, for the next process that asks (linux/magic.h)."""
 _MARGIN_NS: Final = 100_000_000
 _COARSE_MARGIN_NS: Final = 4_000_000_000
 """Where times seem to be whole seconds."""
@@ -41,22 +41,22 @@ _lock = threading.Lock()
 
 
 class Stamp(NamedTuple):
-    """What says that a directory is as it was."""
+    """Identifies a state of a directory."""
 
     mtime_ns: int
     ctime_ns: int
 
 
 def drops_when_opened(release: str) -> bool:
-    """Whether a kernel (as uname(2) calls it) drops what it keeps where it is not told to keep it: from 6.9 on it did
-    not, until that was mended ("fuse: respect FOPEN_KEEP_CACHE on opendir"). Not where its name says no version.
+    """Whether a kernel (named by uname(2)) drops its cache unless told to keep it: from 6.9 on it did not, until that
+    was fixed ("fuse: respect FOPEN_KEEP_CACHE on opendir"). False if the name contains no version.
     """
     numbers = re.match(r"(\d+)\.(\d+)", release)
     return numbers is not None and not (6, 9) <= (int(numbers[1]), int(numbers[2])) < (6, 14)
 
 
 def stamp(found: os.stat_result) -> Stamp:
-    """That of a directory."""
+    """The stamp of a directory."""
     return Stamp(found.st_mtime_ns, found.st_ctime_ns)
 
 
@@ -71,9 +71,9 @@ def is_settled(found: Stamp, now_ns: int) -> bool:
 
 
 class CachedListing:
-    """What is known of the listing of one directory, for as long as the kernel knows that. From any thread.
+    """The state of the listing of one directory, while the kernel knows the directory. For any thread.
 
-    While a directory has one stamp, settled when a reader began, all that readers are told is of that one state.
+    While a directory has one stamp, which was settled when a reader began, readers see only that state.
     """
 
     __slots__ = ("_handles", "_is_mixed", "_stamp", "_until", "read", "told")
@@ -81,18 +81,18 @@ class CachedListing:
     def __init__(self) -> None:
         self._handles = 0
         self._is_mixed = False
-        """Something of another state may be kept, or on its way: until no process has the directory open."""
+        """Entries of another state may be cached, or on their way, until no process has the directory open."""
         self._stamp: Stamp | None = None
         """Of the state that readers were told."""
         self._until = 0.0
         self.told = 0
-        """So many entries since a reader began."""
+        """Number of entries told since a reader began."""
         self.read = 0
-        """So many files of it were opened since then: what each is like is asked for again, as it was read (atime)."""
+        """Number of its files opened since then: the kernel asks again for attributes of each, now read (atime)."""
 
     @staticmethod
     def of(kept: KernelNode) -> CachedListing:
-        """That of a directory."""
+        """The cached listing of a directory."""
         with _lock:
             if kept.listed is None:
                 kept.listed = CachedListing()
@@ -105,13 +105,13 @@ class CachedListing:
         with _lock:
             is_other = found != self._stamp or (self._is_mixed and not self._handles)
             if is_other:
-                # (What was told to those who have it open may yet come to be kept.)
+                # (Entries told to processes that have it open may still enter the cache.)
                 self._is_mixed = self._handles > 0 and (self._is_mixed or self._stamp is not None)
                 self._stamp = None
             self._handles += 1
             if is_other or self._is_mixed or now >= self._until:
                 return False
-            # (To list it anew takes less than to be asked what each of many files is like.)
+            # (A new listing is cheaper than a request for the attributes of each of many files.)
             return self.read * _READ_PART < max(self.told, _READ_PART)
 
     def note_reading(self, found: Stamp, until: float, *, is_settled: bool) -> None:
@@ -125,7 +125,7 @@ class CachedListing:
                 self._is_mixed = True
 
     def note_closed(self) -> None:
-        """A handle is closed, and nothing that it was told is on its way any more."""
+        """A handle is closed, so none of its replies is on its way any more."""
         with _lock:
             self._handles -= 1
 
@@ -136,14 +136,14 @@ class LiveListing:
     __slots__ = ("_cached", "_fd", "_good_for", "may_be_kept")
 
     def __init__(self, cached: CachedListing, fd: int, good_for: float) -> None:
-        """``fd`` is borrowed. What is told is good for so many seconds: for as long is what the kernel was told of each
-        entry enough for who looks at it again.
+        """``fd`` is borrowed. Replies are valid for ``good_for`` seconds: so long the attributes of each entry in the
+        kernel are enough for a second look.
         """
         self._cached = cached
         self._fd = fd
         self._good_for = good_for
         self.may_be_kept = cached.note_opened(stamp(os.fstat(fd)), time.monotonic())
-        """Whether the kernel may use what it keeps of it already."""
+        """Whether the kernel may use its cached listing."""
 
     def begin(self) -> None:
         """See `ListingReader`."""

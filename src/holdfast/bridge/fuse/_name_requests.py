@@ -54,7 +54,7 @@ class NameRequests:
         except TooManyError as error:
             if not self._caches.forgets:
                 raise
-            raise LaterError from error  # the kernel is about to forget something
+            raise LaterError from error  # the kernel will soon forget some names
         return self._entered(header, found)
 
     def _entered(self, header: Header, found: Found) -> Reply:

@@ -1,7 +1,7 @@
-"""Sees what others change in a served tree, beside the mount, so that the kernel can be told at once.
+"""Sees changes made in a served tree other than through the mount, so that the kernel is told at once.
 
-By fanotify alone, which knows the thread: what the server does itself is known already, but not what others in its
-process do (the keeper's undo, another mount of the tree). Needs the privilege for it.
+Only fanotify reports the thread: the server knows its own changes already, but not those of other parts of its process
+(the keeper's undo, another mount of the tree). Needs the privilege for fanotify.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _BREATH_MILLISECONDS: Final = 5
-"""Between two looks: what others do anywhere on the file system makes events. To look at each as it comes would take
-the interpreter from those who serve.
+"""Pause between two reads: changes anywhere on the file system make events. To read each at once would take the
+interpreter from the serving threads.
 """
 
 
 class ChangeWatcher:
-    """Watches from the time it is made, which has to be before something is mounted over the tree."""
+    """Watches from its creation on, which must precede any mount over the tree."""
 
     def __init__(self, root: bytes, own: ServingThreads) -> None:
         """``own`` are the server's threads. Raises `UnsupportedError` where that is not possible."""

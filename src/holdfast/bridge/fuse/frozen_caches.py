@@ -1,4 +1,4 @@
-"""What the kernel may keep of a file system that never changes: everything, for ever."""
+"""The kernel's caches for a file system that never changes: everything may be cached for ever."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _OPENED: Final = OpenedByKernel(FOPEN_KEEP_CACHE)
 
 
 class FrozenCaches:
-    """`KernelCaches` of a file system whose nodes need not be looked up, nor opened, before they are used.
+    """`KernelCaches` of a file system whose nodes can be used without a lookup or an open.
 
-    There are no file handles: overlayfs would find by one what a file above was copied from, and then fail to look
+    There are no file handles: overlayfs would use one to find the origin of a copied file, and then fail to check
     whether that still has its name (ESTALE).
     """
 
@@ -43,8 +43,8 @@ class FrozenCaches:
         self.forgets: Final = False
 
     def begin(self, terms: Terms) -> Collection[int]:
-        """See `KernelCaches`. (GETXATTR is not answered, so that the kernel asks once for all: it would for each file
-        that `ls -l` lists. Likewise for opening, where the kernel takes that for an answer.)
+        """See `KernelCaches`. GETXATTR is refused, so that the kernel asks only once: it would ask for each file that
+        `ls -l` lists. The same goes for opening, where the kernel accepts that.
         """
         omitted = [Opcode.GETXATTR]
         if terms.flags & Init.NO_OPEN_SUPPORT:

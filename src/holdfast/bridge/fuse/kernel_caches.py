@@ -21,22 +21,22 @@ class OpenedByKernel(NamedTuple):
     flags: int = 0
     """``FOPEN_*``"""
     backing: int = 0
-    """What it has called the file that it reads and writes by itself; 0 if it does not."""
+    """The kernel's id of the backing file for passthrough; 0 for none."""
 
 
 class ListingReader(Protocol):
     """An open directory whose entries the kernel keeps."""
 
     def begin(self) -> None:
-        """It is about to be read from the start."""
+        """The directory is about to be read from its start."""
         ...
 
     def note_told(self, count: int) -> None:
-        """So many entries were told."""
+        """Report that ``count`` entries were told."""
         ...
 
     def close(self) -> None:
-        """It is not used any more."""
+        """The reader is not used any more."""
         ...
 
 
@@ -45,7 +45,7 @@ class KernelCaches(Protocol):
 
     @property
     def wished(self) -> Init:
-        """What is to be agreed upon with the kernel."""
+        """The terms to propose to the kernel."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class KernelCaches(Protocol):
         ...
 
     def begin(self, terms: Terms) -> Collection[int]:
-        """The opcodes that the kernel is to do without (ENOSYS), after the terms were agreed upon."""
+        """The opcodes that the kernel must do without (ENOSYS); called after the terms were agreed upon."""
         ...
 
     def missing(self, unique: int) -> Reply:
@@ -67,7 +67,7 @@ class KernelCaches(Protocol):
         ...
 
     def attributes(self, status: os.stat_result) -> Attributes:
-        """What a node is like."""
+        """The attributes of a node."""
         ...
 
     def validity(self, node: int) -> Validity:
@@ -75,7 +75,7 @@ class KernelCaches(Protocol):
         ...
 
     def entry(self, found: Found) -> NodeEntry:
-        """What a name leads to."""
+        """The entry for a looked-up name."""
         ...
 
     def created(self, found: Found) -> NodeEntry:
@@ -87,9 +87,9 @@ class KernelCaches(Protocol):
         ...
 
     def close_file(self, node: int, file: OpenedFile, opened: OpenedByKernel) -> None:
-        """It is about to be closed."""
+        """Called just before the file is closed."""
         ...
 
     def open_directory(self, node: int, directory: OpenedDirectory) -> tuple[int, ListingReader | None]:
-        """A directory was opened: ``FOPEN_*``, and what is to be told of what is read of it."""
+        """A directory was opened: returns ``FOPEN_*`` flags, and the observer of its reads."""
         ...

@@ -1,4 +1,4 @@
-"""What the kernel may keep of a recorded directory, whose files it may read and write itself."""
+"""The kernel's caches for a recorded directory, whose files it may read and write itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LOCAL_LOCKS: Final = Init.POSIX_LOCKS | Init.FLOCK_LOCKS
 _LONG: Final = Validity(60)
 BRIEFLY: Final = Validity(1)
-"""What a kernel may believe that is not told of changes."""
+"""Validity for a kernel that is not told of changes."""
 _PART: Final = 0.75
 _PASSED_THROUGH: Final = FOPEN_PASSTHROUGH
 _PLAIN: Final = OpenedByKernel()
@@ -50,17 +50,17 @@ class LiveCaches:
         is_told: bool = False,
         is_read_only: bool = False,
     ) -> None:
-        """``transport`` is its server's; if it ``passes``, the kernel reads and writes itself where it can.
-        ``is_told``: the owner reports to `invalidator`, at once, all that others change. Then the kernel may remember
-        where names lead, and what is not written to is like, for long. (For ever would be long for what it was told
-        the moment before it asked.) ``is_read_only``: see `RecordedDirectory`.
+        """``transport`` is that of its server; if it ``passes``, the kernel reads and writes itself where it can.
+        ``is_told``: the owner reports all changes by others to `invalidator` at once. Then the kernel may cache names,
+        and attributes of files that are not written to, for long (but not for ever, as a change may just have preceded
+        the request). ``is_read_only``: see `RecordedDirectory`.
         """
         self.needs_no_open: Final = False
         self.forgets: Final = transport.notifies
         self.wished: Final = WANTED & ~_LOCAL_LOCKS | (
             Init.POSIX_ACL | Init.PASSTHROUGH if os.geteuid() == 0 else Init(0)
         )
-        # (A guest's root is no root of this system's, to which a device would be the hardware.)
+        # (The root of a guest is not a root of this system, for which a device would be the hardware.)
         self.directory = RecordedDirectory(
             host, kept, node_type=KernelNode, makes_devices=transport.is_local, is_read_only=is_read_only
         )
@@ -83,7 +83,7 @@ class LiveCaches:
     # -- names and attributes -------------------------------------------------------------------------------------
 
     def missing(self, unique: int) -> Reply:
-        """See `KernelCaches`. Unless changes by others are told, it may be there in a moment."""
+        """See `KernelCaches`. Unless changes by others are reported, the name may exist at any moment."""
         if self._is_told:
             return replies.negative(unique, self._valid)
         return replies.error(unique, errno.ENOENT)
@@ -93,20 +93,20 @@ class LiveCaches:
         return replies.attributes(status, links=self._links(status))
 
     def validity(self, node: int) -> Validity:
-        """See `KernelCaches`: not while a process may write, as no event tells of writes through a mapping."""
+        """See `KernelCaches`: not while a process may write, as no event reports writes through a mapping."""
         return NEVER if self._objects.is_written(node) else self._valid
 
     def entry(self, found: Found) -> NodeEntry:
         """See `KernelCaches`."""
         node, status = found
-        # (What was found by the one name that it has is called nothing in the log.)
+        # (An object found by its only name has no name in the log.)
         links = 1 if status.st_nlink == 1 else self._links(status)
         attributes = replies.attributes(status, links=links)
         return new_entry(NodeEntry, (node, attributes, self._valid, self.validity(node), 0))
 
     def created(self, found: Found) -> NodeEntry:
-        """See `KernelCaches`: it may be remembered (and is looked at at once, by the kernel), as nothing can be written
-        through a mapping before it has grown, which the kernel sees.
+        """See `KernelCaches`: it may be cached (the kernel looks at it at once), as nothing can be written through a
+        mapping before the file has grown, which the kernel sees.
         """
         node, status = found
         valid = self.validity(node) if status.st_size else self._valid
@@ -127,7 +127,7 @@ class LiveCaches:
             return _PLAIN
         try:
             if file.writes and caller.uid and not kept.strips:
-                # Root had it opened, whose writes take no set-id bits away; and so would these not.
+                # Root opened it, whose writes do not clear set-id bits; so these writes would not either.
                 _strip(file.fd)
             if _may_map(file.flags):
                 self.invalidator.note_mappable(node)
@@ -152,7 +152,7 @@ class LiveCaches:
         assert isinstance(directory, RecordedListing)
         kept = self._kept(node)
         if not (self._lists and kept.is_local):
-            # (It could not be told that what is kept is out of date.)
+            # (There would be no way to report that the cache is out of date.)
             return 0, None
         reader = LiveListing(CachedListing.of(kept), directory.fd, self._valid.seconds * _PART)
         return FOPEN_CACHE_DIR | (FOPEN_KEEP_CACHE if reader.may_be_kept else 0), reader
@@ -168,9 +168,7 @@ class LiveCaches:
 
 
 def _may_map(flags: int) -> bool:
-    """Whether what is opened so can be written to through a mapping, which the kernel reports to no one with
-    passthrough.
-    """
+    """Whether a file opened so can be written to through a mapping, unreported by the kernel with passthrough."""
     return flags & os.O_ACCMODE == os.O_RDWR
 
 

@@ -36,7 +36,7 @@ _READS: Final = frozenset(
         *(Opcode.INTERRUPT, Opcode.IOCTL),
     )
 )
-"""What changes nothing; OPEN only without `_WRITING`."""
+"""Requests that change nothing; OPEN only without `_WRITING`."""
 _WRITING: Final = os.O_ACCMODE | os.O_TRUNC
 
 
@@ -98,7 +98,7 @@ class ServedFileSystem:
 
 
 def _go_on(_: Header, _body: request_bodies.Interrupt) -> Reply:
-    """A caller that gives up waits all the same, for a moment: what has begun is finished."""
+    """A caller that gives up still waits, for a moment: work that has begun is finished."""
 
 
 def _no_ioctl(header: Header, _: request_bodies.Ioctl) -> Reply:

@@ -1,1 +1,1 @@
-"""Mounting: the FUSE device and fusermount, overlays, and the mount namespaces of what is served."""
+"""Mounting: the FUSE device and fusermount, overlays, and the mount namespaces of served trees."""

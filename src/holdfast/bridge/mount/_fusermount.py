@@ -35,7 +35,7 @@ def mount(directory: bytes, options: Sequence[bytes]) -> int:
         raise UnsupportedError(
             f"{display(directory)} cannot be mounted on: no permission, and no {_PROGRAM}", hint=MOUNTING_NEEDS
         )
-    ours, theirs = socket.socketpair()  # (What goes over it is libfuse's protocol: the device, and no message.)
+    ours, theirs = socket.socketpair()  # (libfuse's protocol on this socket: the device, without a message)
     with ours, theirs:
         try:
             done = run(
@@ -56,7 +56,7 @@ def mount(directory: bytes, options: Sequence[bytes]) -> int:
 
 
 def unmount(directory: bytes, *, lazily: bool = False) -> str:
-    """Have it unmount ``directory``; why it has not, or nothing. Raises `OSError` if it does not end."""
+    """Have it unmount ``directory``; returns its error text, or "". Raises `OSError` if it does not end."""
     done = run([shutil.which(_PROGRAM) or _PROGRAM, b"-u", *([b"-z"] if lazily else []), b"--", directory], _LIMITS)
     if done.why:
         raise OSError(errno.ETIMEDOUT, f"{_PROGRAM} does not end")

@@ -37,9 +37,9 @@ class FuseDevice:
         self._helped = helped
 
     def unmount(self) -> None:
-        """Take the mount away: at once for its path; harmless if it is gone. Logs what stands in the way.
+        """Remove the mount, at once for its path; harmless if it is gone. Logs failures.
 
-        Files that are open in it are of use as long as the device is served.
+        Files that are open in it stay usable while the device is served.
         """
         try:
             detach(self.directory, helped=self._helped)
@@ -52,11 +52,11 @@ class FuseDevice:
 
 
 def mount(directory: bytes, *, allow_other: bool = False, flags: int = READ_ONLY) -> FuseDevice:
-    """Mount a file system on ``directory``, a real path; served it is not yet.
+    """Mount a file system on ``directory``, a real path, without serving it yet.
 
     ``flags`` are ``ST_RDONLY``, ``ST_NOSUID``, ``ST_NODEV`` and ``ST_NOEXEC`` of `os`. Only the user who mounts it can
-    use it, unless ``allow_other``; permissions are checked by the kernel, by the modes and owners that it is told.
-    Raises `UnsupportedError` where that is not possible, and says what would help.
+    use it, unless ``allow_other``; the kernel checks permissions by the modes and owners that it is told. Raises
+    `UnsupportedError` where mounting is impossible, with the remedy.
     """
     if os.geteuid() == 0:
         with suppress(PermissionError):
@@ -132,7 +132,7 @@ def unmount(directory: bytes) -> None:
 
 
 def is_mounted(directory: bytes) -> bool:
-    """True if what is mounted on ``directory`` (the last, if several are) is a file system of ours."""
+    """True if the last mount on ``directory`` is a file system of ours."""
     return type_mounted_at(directory) == FILE_SYSTEM
 
 
@@ -142,7 +142,7 @@ def clear_dead(directory: bytes) -> bool:
     Raises `RefusedError` if it is another program's that is dead.
     """
     try:
-        # (What stat(2) says of the root may be remembered by the kernel.)
+        # (The kernel may answer stat(2) of the root from its cache.)
         os.statvfs(directory)
         return False
     except OSError as error:

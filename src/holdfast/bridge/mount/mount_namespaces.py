@@ -1,4 +1,4 @@
-"""Mount namespaces of one's own: what is mounted in one is there for the processes in it alone.
+"""Separate mount namespaces: a mount in one exists only for the processes in it.
 
 Sources: mount_namespaces(7), user_namespaces(7), mount(2), setns(2).
 """
@@ -27,8 +27,8 @@ def may_mount() -> bool:
 
 
 def separate(*, user: bool) -> None:
-    """Give this process, of a single thread, a mount namespace of its own; with ``user`` a user namespace too, in which
-    it remains who it is. Raises `OSError`.
+    """Give this single-threaded process a separate mount namespace; with ``user`` a user namespace too, in which it
+    keeps its user and group. Raises `OSError`.
     """
     uid, gid = os.geteuid(), os.getegid()
     _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER if user else _CLONE_NEWNS), b"")
@@ -39,9 +39,7 @@ def separate(*, user: bool) -> None:
 
 
 def join(process: int, pidfd: int) -> None:
-    """Have this process, of a single thread, see what is mounted for ``process``, which ``pidfd`` refers to. Raises
-    `OSError`.
-    """
+    """Make this single-threaded process see the mounts of ``process``, to which ``pidfd`` refers. Raises `OSError`."""
     ours, theirs = (os.stat(f"/proc/{one}/ns/user") for one in ("self", process))
     flags = _CLONE_NEWNS if os.path.samestat(ours, theirs) else _CLONE_NEWNS | _CLONE_NEWUSER
     _check(_libc.setns(pidfd, flags), b"")

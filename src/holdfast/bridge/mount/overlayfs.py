@@ -12,8 +12,9 @@ from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
 from holdfast.model.paths import display
 
 Attributes = Literal["trusted", "user"]
-"""Where overlayfs keeps what it knows of the upper layer: in extended attributes that only the administrator of the
-machine can set, or (in a user namespace, which has no such administrator) in the users' own."""
+"""Where overlayfs stores its data about the upper layer: in extended attributes that only the administrator of the
+machine can set, or (in a user namespace, which has no such administrator) in those of users.
+"""
 
 FILE_SYSTEM: Final = b"overlay"
 _SOURCE: Final = b"holdfast"
@@ -55,16 +56,15 @@ def mount_overlay(
     index: bool = False,
     flags: int = 0,
 ) -> None:
-    """Mount on ``directory`` what ``lower`` holds, with the changes in ``upper``; all of them are real paths.
+    """Mount the content of ``lower`` on ``directory``, with the changes in ``upper``; all are real paths.
 
-    The overlay goes on if the directory ``lower`` is unmounted. With the attributes ``user`` a directory of the lower
-    layer cannot be renamed (EXDEV). With an ``index`` the lower layer has to stay the very directory that it was, and
-    two mounts cannot have the same upper layer (`RefusedError`, ``in_use``); unless the attributes are ``user``, all
-    names of a file stay names of one file. ``flags`` are those of mount(2). Raises `UnsupportedError` where that is not
-    possible.
+    The overlay stays usable if ``lower`` is unmounted. With the attributes ``user`` a directory of the lower layer
+    cannot be renamed (EXDEV). With an ``index`` the lower layer must stay the same directory, and two mounts cannot
+    share an upper layer (`RefusedError`, ``in_use``); unless the attributes are ``user``, hard links stay links to one
+    file. ``flags`` are those of mount(2). Raises `UnsupportedError` where it is impossible.
     """
-    # (xino: the numbers of inodes stay when a file is copied up. Without an index nothing is known of the lower file
-    # system but paths, so that it may be mounted anew.)
+    # (xino: inode numbers stay the same when a file is copied up. Without an index only paths identify the lower file
+    # system, so that it may be mounted anew.)
     kind = b"redirect_dir=on" if attributes == "trusted" else b"userxattr"
     layers = b"lowerdir=%b,upperdir=%b,workdir=%b" % tuple(map(_escaped, (lower, upper, work)))
     indexed = b"on" if index else b"off"
@@ -104,7 +104,7 @@ def refuse_without_privilege() -> None:
 
 
 def unmount_overlay(directory: bytes) -> None:
-    """Take away what is mounted on ``directory``. Raises `RefusedError` while a process uses it."""
+    """Unmount the mount on ``directory``. Raises `RefusedError` while a process uses it."""
     if _libc.umount2(directory, 0):
         number = ctypes.get_errno()
         if number == errno.EBUSY:
@@ -117,9 +117,8 @@ def unmount_overlay(directory: bytes) -> None:
 
 
 def detach_overlays(directory: bytes) -> None:
-    """Take away our own mounts on ``directory``: at once for its path, later for processes that use them. Harmless
-    if there are none. Raises
-    `RefusedError` (``mounted_over``), and takes nothing away, if there are others.
+    """Remove our own mounts on ``directory``: at once for its path, later for processes that use them. Harmless if
+    there are none. Raises `RefusedError` (``mounted_over``), and removes nothing, if there are others.
     """
     refuse_others(directory)
     while not _libc.umount2(directory, _MNT_DETACH):

@@ -1,4 +1,4 @@
-"""What is kept for a fid: an object where a walk led to it, and what was opened of it; or an extended attribute."""
+"""The state of a fid: an object that a walk led to, and its open file or directory; or an extended attribute."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
     from holdfast.wire.p9.replies import Qid
 
 MOST_POSITIONS: Final = 1 << 17
-"""Those of all fids, and of the directories that led to them."""
+"""The positions of all fids, and of the directories that led to them."""
 MOST_ATTRIBUTE_BYTES: Final = 1 << 22
 """Of all attributes that a client reads or writes at a time."""
 _OTHER_DEVICE: Final = 1 << 63
 
 
 class Qids:
-    """Makes qids. They stand for an object itself, as its inode does, not for the node: that is another one when the
-    object is looked up again after its last fid was clunked, and a client's user would see the inode number change.
+    """Makes qids. They identify an object itself, as its inode does, and not the node: the node differs when the object
+    is looked up again after its last fid was clunked, and the inode number would change for users of a client.
     """
 
     def __init__(self, root: os.stat_result) -> None:
         self._device = root.st_dev
 
     def of(self, status: os.stat_result) -> Qid:
-        """That of an object."""
+        """The qid of an object."""
         return self.entry(status.st_mode, status.st_dev, status.st_ino)
 
     def entry(self, mode: int, device: int, inode: int) -> Qid:
-        """That of an object of this type."""
+        """The qid of an object of this type."""
         if device == self._device:
             return qid(mode, inode)
-        # (What is mounted in the tree may have the same numbers as the rest of it.)
+        # (A mount in the tree may have the same inode numbers as the rest of it.)
         digest = hashlib.blake2b(b"%d:%d" % (device, inode), digest_size=8).digest()
         return qid(mode, int.from_bytes(digest, "little") | _OTHER_DEVICE)
 
 
 class Position:
-    """An object, and the way that a client took to it: ``..`` leads back there, wherever it has been moved since."""
+    """An object, and the path by which a client reached it: ``..`` leads back there, wherever it was moved since."""
 
     __slots__ = ("above", "name", "node", "users")
 
@@ -58,10 +58,10 @@ class Position:
 
 
 class Positions:
-    """Those of one client. Each holds one lookup of its node, until it is released by all. Safe for several threads."""
+    """The positions of one client. Each holds one lookup of its node until all users have released it. Thread-safe."""
 
     def __init__(self, names: Names, most: int = MOST_POSITIONS) -> None:
-        """At most ``most`` beside the root."""
+        """At most ``most`` positions, beside the root."""
         self._names = names
         self._most = most
         self._count = 0
@@ -72,7 +72,7 @@ class Positions:
         return self._count
 
     def look_up(self, above: Position, name: bytes) -> tuple[Position, os.stat_result]:
-        """What a name leads to, held. Raises `OSError`."""
+        """Look a name up; returns its position, held. Raises `OSError`."""
         self.check_room()
         found = self._names.lookup(above.node, name)
         return self.enter(above, name, found), found.status
@@ -83,20 +83,20 @@ class Positions:
             raise TooManyError
 
     def enter(self, above: Position, name: bytes, found: Found) -> Position:
-        """What was looked up, held. (Some threads may have found the last room.)"""
+        """The position of a looked-up object, held. (The limit may be exceeded by a few threads.)"""
         with self._lock:
             above.users += 1
             self._count += 1
             return Position(above, name, found.node)
 
     def hold(self, position: Position) -> Position:
-        """It has one more user."""
+        """Add a user to a position."""
         with self._lock:
             position.users += 1
         return position
 
     def release(self, position: Position) -> None:
-        """It has one user less."""
+        """Remove a user from a position."""
         unused: list[int] = []
         with self._lock:
             at = position
@@ -111,14 +111,14 @@ class Positions:
             self._names.forget(node, 1)
 
     def move(self, position: Position, above: Position, name: bytes) -> None:
-        """It has been given this name instead of its own."""
+        """Record that the position has a new name, and maybe a new directory."""
         with self._lock:
             at: Position | None = above
             while at is not None and at is not position:
                 at = at.above
             before = position.above
             if at is position or before is None:
-                return  # others have moved what led here: no way may lead back to itself
+                return  # others have moved an ancestor of this: no path may lead back to itself
             above.users += 1
             position.above, position.name = above, name
         self.release(before)
@@ -136,7 +136,7 @@ class ObjectFid:
         self.uid = uid
 
     def close(self) -> None:
-        """It is not used any more."""
+        """The positions are not used any more."""
         self.positions.release(self.position)
 
 
@@ -172,7 +172,7 @@ class DirectoryFid(ObjectFid):
         super().__init__(positions, position, uid)
         self.directory = directory
         self.device = device
-        """Where it is, and with it what is in it, except for what is mounted there."""
+        """The device of the tree, and of all of it except mounts inside."""
 
     def close(self) -> None:
         """See `ObjectFid`."""
@@ -190,14 +190,14 @@ class AttributeRoom:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> None:
-        """Raises `TooManyError` if there is no room for so many bytes."""
+        """Reserve ``size`` bytes. Raises `TooManyError` if there is no room."""
         with self._lock:
             if size > self._left:
                 raise TooManyError
             self._left -= size
 
     def give(self, size: int) -> None:
-        """So many are used no more."""
+        """Release ``size`` bytes."""
         with self._lock:
             self._left += size
 
@@ -214,7 +214,7 @@ class AttributeFid:
         self.value = value
 
     def close(self) -> None:
-        """It is not used any more."""
+        """The attribute is not used any more."""
         self._room.give(len(self.value))
 
 
@@ -224,7 +224,7 @@ class NewAttributeFid(ObjectFid):
     __slots__ = ("_room", "flags", "name", "size", "value")
 
     def __init__(self, known: ObjectFid, room: AttributeRoom, name: bytes, size: int, flags: int) -> None:
-        """Of what ``known`` stands for. Raises `TooManyError` if there is no room for it."""
+        """An extended attribute of the object of ``known``. Raises `TooManyError` if there is no room for it."""
         room.take(size)
         super().__init__(known.positions, known.positions.hold(known.position), known.uid)
         self._room = room

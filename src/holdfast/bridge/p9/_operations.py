@@ -1,6 +1,6 @@
-"""What answers each request: calls of a file system's port, and replies of what they return.
+"""Answers each request by a call of a file system's port, and a reply with the result.
 
-Which fids a request may name is the session's to know; what they have to be a file or a directory for is asked here.
+The session checks which fids a request may name; this module checks whether they are files or directories.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _NO_GROUP: Final = 65534
 """The group of who asks, where a request does not say it."""
 _TREES: Final = (b"", b"/")
-"""What the one tree that there is can be called."""
+"""Names for the only tree."""
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 _TYPE_SHIFT: Final = 12
 """From ``DT_*`` to a mode."""
@@ -58,7 +58,7 @@ _CHANGES: Final = frozenset(
 
 
 class Answer(NamedTuple):
-    """What a request is finished with: see `holdfast.wire.p9.session.Session.finish`."""
+    """The result of a request: see `holdfast.wire.p9.session.Session.finish`."""
 
     reply: bytes | tuple[Buffer, ...]
     kept: Kept | None = None
@@ -69,7 +69,7 @@ def _refusal(number: int) -> OSError:
 
 
 class Operations:
-    """Those of one client. For any number of threads."""
+    """The operations of one client. For any number of threads."""
 
     def __init__(
         self, file_system: FileSystem, locks: ByteRangeLocks, *, is_read_only: bool = False, uid: int | None = None
@@ -115,12 +115,12 @@ class Operations:
         }
 
     def perform(self, request: Request[Kept]) -> Answer:
-        """Carry a request out. Raises what the file system raises; where that is to be asked again, nothing has
+        """Perform a request. Raises the errors of the file system; those that ask for a retry mean that nothing has
         happened.
         """
         operation = self._by_type.get(request.type)
         if operation is None:
-            # AUTH: who attaches is believed. (That it is not needed, diod's clients tell by this number alone.)
+            # AUTH: users are believed. (diod's clients recognise only by this errno that none is needed.)
             raise _refusal(errno.ENOENT)
         if self._is_read_only and request.type in _CHANGES:
             raise _refusal(errno.EROFS)
@@ -148,7 +148,7 @@ class Operations:
         try:
             for name in body.names:
                 if name == b"..":
-                    # (Never by its name: above the root there is what is not served.)
+                    # (Never by its name: above the root are objects that are not served.)
                     status = self._attributes.status(at.node)
                     if not stat.S_ISDIR(status.st_mode):
                         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -239,7 +239,7 @@ class Operations:
         kept = FileFid(self._positions, position, known.uid, file, self._locks)
         return Answer(replies.opened(request.tag, request.type, self._qids.of(found.status)), kept)
 
-    # -- what is open ---------------------------------------------------------------------------------------------
+    # -- open files and directories -------------------------------------------------------------------------------
 
     def _read(self, request: Request[Kept]) -> Answer:
         body, entry = request.body, request.fid
@@ -261,7 +261,7 @@ class Operations:
         else:
             opened = _file(request)
             file = opened.file
-            # (Clients say the end that they know of. There may be others that append.)
+            # (Clients send the end of the file that they know. Others may append as well.)
             appends = bool(file.flags & os.O_APPEND)
             count = file.write(_caller(opened), body.data, body.offset, appends=appends, strips=_strips(opened))
         return Answer(replies.written(request.tag, count))

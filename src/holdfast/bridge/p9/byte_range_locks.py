@@ -34,14 +34,14 @@ class HeldRange(NamedTuple):
 
 
 class ByteRangeLocks:
-    """Those of one file system, by node. Safe for several threads."""
+    """The locks of one file system, by node. Safe for several threads."""
 
     def __init__(self) -> None:
         self._held: dict[int, list[HeldRange]] = {}
         self._lock = threading.Lock()
 
     def conflict(self, node: int, wanted: HeldRange) -> HeldRange | None:
-        """What is in the way of a range."""
+        """The lock that conflicts with a range."""
         for held in self._held.get(node, ()):
             is_shared = F_WRLCK not in (held.kind, wanted.kind)
             if held.owner != wanted.owner and not is_shared and held.overlaps(wanted.start, wanted.end):
@@ -49,7 +49,7 @@ class ByteRangeLocks:
         return None
 
     def set(self, node: int, wanted: HeldRange) -> bool:
-        """Lock a range instead of what its owner has there, or unlock it; whether nothing was in the way.
+        """Lock a range in place of its owner's locks there, or unlock it; returns whether no lock conflicted.
 
         Raises `OverflowError` where the file has too many ranges.
         """
@@ -71,7 +71,7 @@ class ByteRangeLocks:
             return True
 
     def release(self, node: int, holder: object) -> None:
-        """Unlock what was locked by ``holder``."""
+        """Unlock all ranges of ``holder``."""
         with self._lock:
             if node in self._held:
                 self._keep(node, [held for held in self._held[node] if held.holder is not holder])

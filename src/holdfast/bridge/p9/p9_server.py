@@ -48,18 +48,18 @@ _TYPE_AT: Final = 4
 _MOST_UNSENT_BYTES: Final = 1 << 26
 """Of replies that a client does not take; until then its requests are read on."""
 _NEVER_KEPT_BACK: Final = (Type.FLUSH, Type.VERSION)
-"""What may be received although as many requests as may be are in flight: it needs no room, and can make some."""
+"""May be received even at the limit of requests in flight: these need no room, and can make some."""
 _LIMITS: Final = Limits(requests=64)
-"""Each request in flight can have a thread of its own."""
+"""Each request in flight can have its own thread."""
 
 
 class P9Server:
-    """Serves one client until it hangs up, or `stop`. What it says is not trusted.
+    """Serves one client until it hangs up, or `stop`. The client is not trusted.
 
-    One thread reads requests and answers them. Those that have to wait, and those that make something durable, have
-    threads of their own: others are answered meanwhile. Replies that a client does not take at once
-    are sent by one more thread, and its requests are read on: QEMU takes nothing from a stream while it waits to write
-    to it. A client that takes no replies at all is read from no more in the end.
+    One thread reads and answers requests. Those that must wait, or sync to disk, have their own threads: others are
+    answered meanwhile. Replies that a client does not take at once are sent by another thread, while requests are still
+    read: QEMU takes nothing from a stream while it waits to write to it. In the end, nothing more is read from a client
+    that takes no replies.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class P9Server:
     ) -> None:
         """``connection`` is the server's from now on; the file system stays the caller's.
 
-        ``uid``: in whose name a client acts that names no user by number; by default the owner of the root. ``locks``
-        are to be the same for all clients of one file system. For ``own``, ``lapsed`` and ``patience`` see
+        ``uid``: the user for a client that gives no user id; by default the owner of the root. All clients of one file
+        system must share ``locks``. For ``own``, ``lapsed`` and ``patience`` see
         `holdfast.bridge.server.loop.FuseServer`.
         """
         connection.setblocking(True)
@@ -87,20 +87,20 @@ class P9Server:
         self._session: Session[Kept] = Session(limits)
         self._splitter = FrameSplitter()
         self._lock = threading.Lock()
-        """For each call of the session, and the sending of what it returns."""
+        """For each call of the session, and for sending its result."""
         self._room = threading.Condition(self._lock)
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
         """While there are some, `_sender` sends them, and no other thread sends anything."""
         self._sender: threading.Thread | None = None
         self._own = own or ServingThreads()
-        # (As many threads again may be about to end, having answered.)
+        # (As many threads again may have answered and be about to end.)
         self._later = SlowRequests(self._own, lapsed, most=2 * limits.requests, patience=patience)
         self._thread = threading.Thread(target=self._serve, name="holdfast-9p", daemon=True)
 
     def start(self) -> None:
         """Begin to serve."""
-        # Signals are for the threads that wait for them: one that came here would wake none of them.
+        # Signals are for the threads that wait for them: a signal delivered here would wake none of them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self._thread.start()
@@ -138,7 +138,7 @@ class P9Server:
         return True
 
     def _hang_up(self) -> None:
-        # (No thread waits any more: neither one that reads nor one that sends, which may hold the lock.)
+        # (This ends every wait: of a thread that reads, and of one that sends, which may hold the lock.)
         try:
             self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -213,7 +213,7 @@ class P9Server:
                 self._sender = threading.Thread(target=self._send_later, name="holdfast-9p-sender", daemon=True)
                 self._sender.start()
             except OSError:
-                # (What is about to read ends by that, and closes.)
+                # (The reading thread ends by that, and closes.)
                 self._hang_up()
                 return
         self._unsent += left
@@ -261,12 +261,12 @@ class P9Server:
         try:
             answer = self._later.ask_again(lambda: self._perform(request), lambda _ticket: request.interrupted)
         except LapsedError as error:
-            # Nothing has happened: who waits no more is not answered.
+            # Nothing has happened: an interrupted request gets no answer.
             answer = None if request.interrupted else error.errno or errno.EPERM
         self._finish(request, answer)
 
     def _perform(self, request: Request[Kept]) -> Answer | int:
-        """What a request is answered, whatever becomes of it, or an errno; but that it is to be asked again."""
+        """The answer to a request, or an errno, whatever happens; raises only the errors that ask for a retry."""
         try:
             return self._operations.perform(request)
         except AGAIN:
@@ -290,7 +290,7 @@ class P9Server:
 
 
 def _take_off(pieces: deque[memoryview], count: int) -> None:
-    """So many bytes of them are gone."""
+    """Remove the first ``count`` bytes from the pieces."""
     while pieces and count >= len(pieces[0]):
         count -= len(pieces.popleft())
     if count:

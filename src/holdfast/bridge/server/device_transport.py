@@ -1,6 +1,6 @@
 """The FUSE device as a transport. Source: ``fs/fuse/dev.c``.
 
-It is polled, and never waited for in ``read``: a thread that blocks there wakes only by unmounting.
+It is polled, and ``read`` never blocks: only an unmount would wake a thread blocked there.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _GONE: Final = (errno.ENODEV, errno.ECONNABORTED, errno.ENOTCONN)
-"""What the device says when nothing is mounted any more, or the connection was aborted."""
+"""Errors of the device when nothing is mounted any more, or the connection was aborted."""
 _NOT_WAITED_FOR: Final = errno.ENOENT
-"""What the device says to a reply that came too late, or when a request was taken back while it was read."""
+"""The device's error for a reply that came too late, or a request that was withdrawn while it was read."""
 _NOT_KNOWN: Final = (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR)
-"""What the kernel says to a notification if it knows nothing of what that is about, or that may stay for now."""
+"""The kernel's errors for a notification about something unknown, or something that may stay for now."""
 
 
 class DeviceTransport:
@@ -51,7 +51,7 @@ class DeviceTransport:
 
     def reply(self, unique: int, reply: Reply) -> None:
         """See `Transport`."""
-        del unique  # (it is in the reply)
+        del unique  # (the reply contains it)
         if reply is None:
             return
         try:
@@ -94,9 +94,7 @@ class _DeviceReceiver:
         self._buffer = buffer
 
     def wait(self) -> None:
-        """See `Receiver`. (To be told by the device that there is no request would be an exception, nearly each
-        time.)
-        """
+        """See `Receiver`. (An empty read of the device would raise an exception, nearly each time.)"""
         self._poll.poll()
 
     def take(self) -> memoryview | None:

@@ -51,24 +51,24 @@ _LASTING: Final = frozenset(
         Opcode.COPY_FILE_RANGE_64,
     )
 )
-"""What waits for a disk as a rule, or moves much: others are served meanwhile, by another thread."""
+"""Requests that usually wait for a disk, or move much data: another thread serves others meanwhile."""
 
 
 class FuseOperations(Protocol):
-    """What answers requests."""
+    """Answers requests."""
 
     def wishes(self) -> Wishes:
-        """What is to be agreed upon with the kernel."""
+        """The terms to propose to the kernel."""
         ...
 
     def operations(self, terms: Terms) -> Mapping[int, Operation]:
-        """What answers each opcode, under what was agreed upon; the kernel does without what is not there (ENOSYS).
+        """The operation for each opcode, under the agreed terms; the kernel does without the others (ENOSYS).
 
-        An operation runs on any thread, beside others, and ends by itself. It raises `OSError` for what it refuses;
-        and, before anything has happened, `LaterError`, `HeldError` or `StepEndedError`, to be called again by a thread
-        where no other request waits (`holdfast.bridge.server.request_threads`), again and again for some seconds: a
-        safeguard that was not answered by then denies (EPERM). Anything else that it raises is EIO for the process that
-        asked, and logged: an error of the store, or our own mistake.
+        An operation runs on any thread, beside others, and ends by itself. It raises `OSError` to refuse; and, before
+        anything has happened, `LaterError`, `HeldError` or `StepEndedError`, to be called again by a thread where no
+        other request waits (`holdfast.bridge.server.request_threads`), repeatedly for some seconds: a safeguard that
+        was not answered by then denies (EPERM). Any other exception is logged, and is EIO for the calling process: an
+        error of the store, or a bug.
         """
         ...
 
@@ -76,9 +76,8 @@ class FuseOperations(Protocol):
 class FuseServer:
     """Serves one kernel until its transport is closed, or `stop`.
 
-    A process that waits for an answer is never left: what fails is answered with an error, and when the transport is
-    closed the kernel answers the rest. INTERRUPT is told once that nothing here waits for long, and does not come
-    again.
+    A waiting process always gets an answer: a failure is answered with an error, and when the transport is closed the
+    kernel answers the rest. INTERRUPT is refused once, as nothing here waits for long, and does not come again.
     """
 
     def __init__(
@@ -92,9 +91,9 @@ class FuseServer:
         lapsed: Callable[[int], object] = lambda _ticket: None,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
-        """``transport`` is the server's from now on. ``alone``: one thread answers, and others as soon as it is kept;
-        else all do. ``own`` is told which threads these are, ``lapsed`` of each ticket that was not answered while its
-        operation could be kept back, which is ``patience`` seconds: what it holds is to be refused soon.
+        """``transport`` is the server's from now on. ``alone``: one thread answers, and others only while it is
+        delayed; else all do. ``own`` is told the threads, ``lapsed`` each ticket that was not answered while its
+        operation could be held back, for ``patience`` seconds: the held change must be refused soon.
         """
         self._transport = transport
         self._served = served
@@ -104,7 +103,7 @@ class FuseServer:
         self._own = own or ServingThreads()
         self._later = SlowRequests(self._own, lapsed, patience=patience)
         self._turns = Leader(alone=alone)
-        # (No `threading.Event`: a signal handler may have to write to it, whatever its thread is doing.)
+        # (Not `threading.Event`: a signal handler may have to write to it, in any state of its thread.)
         self._gone = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_over = False
         self._stopping = False
@@ -115,7 +114,7 @@ class FuseServer:
         """
         terms = self._negotiate()
         decoder, operations = Decoder(terms), self._served.operations(terms)
-        # Signals are for the threads that wait for them: one that came here would wake none of them.
+        # Signals are for the threads that wait for them: a signal delivered here would wake none of them.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             for number in range(self._count):
@@ -161,8 +160,7 @@ class FuseServer:
             os.eventfd_write(self._gone, 1)
 
     def stop(self, timeout: float = 10.0) -> bool:
-        """Answer nothing more. Returns whether all threads have ended: only then what the transport stands on may be
-        closed.
+        """Stop answering. Returns whether all threads have ended: only then may the base of the transport be closed.
 
         Harmless a second time.
         """
@@ -218,9 +216,7 @@ class FuseServer:
             os.eventfd_write(self._gone, 1)
 
     def _receive(self, receiver: Receiver, number: int | None = None) -> memoryview | None:
-        """The next request, when there is one, for the thread of this number; None if none will come, or none is to be
-        taken any more.
-        """
+        """Wait for the next request for the thread of this number; None if none will come, or the server stops."""
         while not self._stopping:
             if number is None:
                 receiver.wait()
@@ -251,7 +247,7 @@ class FuseServer:
             try:
                 reply = _answer(operation, header, body)
             except AGAIN:
-                # (The frame is about to be used for another request.)
+                # (The frame will be reused for another request.)
                 kept = decoder.decode(header, memoryview(bytes(frame)))
                 if self._later.do(lambda: self._answer_later(operation, header, kept)):
                     return
@@ -281,7 +277,7 @@ class FuseServer:
 
 
 def _answer(operation: Operation | None, header: Header, body: Body) -> Reply:
-    """What an operation answers, whatever becomes of it; but that it is to be asked again."""
+    """The answer of an operation, whatever happens; raises only the errors that ask for a retry."""
     if operation is None:
         return replies.error(header.unique, errno.ENOSYS)
     try:

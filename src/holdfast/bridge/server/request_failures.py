@@ -1,4 +1,4 @@
-"""What a request is answered with that has failed."""
+"""The answer to a request that has failed."""
 
 from __future__ import annotations
 

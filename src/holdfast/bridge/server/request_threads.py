@@ -1,5 +1,5 @@
-"""The threads of a server: one takes requests as long as nothing keeps it, slow requests have threads of their own,
-where those that are held are asked again.
+"""The threads of a server: one takes requests while nothing delays it; slow requests have their own threads, where held
+requests are retried.
 
 Where the operations are Python for the most part, two threads at once take longer than one: each waits for the other at
 every system call, and the kernel wakes one for a request that the other was about to take.
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 AGAIN: Final = (LaterError, HeldError, StepEndedError)
-"""What an operation raises, before anything has happened, that has to be asked again."""
+"""Errors of an operation, raised before anything has happened, that ask for a retry."""
 PATIENCE_SECONDS: Final = 8.0
 """For so long a request may be kept back. Others wait meanwhile for what the kernel has locked for it: for the whole
 directory that a name is removed from; for a rename between directories, any other such."""
 _AGAIN_SECONDS: Final = 0.02
 TICK_SECONDS: Final = 0.005
-"""What takes longer, or twice that, keeps others from being served no more."""
+"""A request that takes longer, or twice that, no longer keeps others from being served."""
 _QUIET_TICKS: Final = 20
-"""After so many without a request the watcher sleeps, until there is one."""
+"""After so many ticks without a request the watcher sleeps until the next one."""
 _MOST_SLOW: Final = 64
-"""So many slow requests are worked on at a time, as a rule."""
+"""Usual limit of slow requests worked on at a time."""
 MOST_HELD: Final = 10_000
-"""So many at most are worked on, or wait for that: each takes memory, and a safeguard may hold any number."""
+"""Limit of requests worked on or waiting for that: each takes memory, and a safeguard may hold any number."""
 _KNOWN_SECONDS: Final = 1.0
 """The news of what a thread has done may be read when it has ended. Its number comes back after all others."""
 
@@ -47,7 +47,7 @@ class Leader:
     """One thread takes requests (it leads), another one watches whether a request keeps it, the rest wait."""
 
     def __init__(self, *, alone: bool = True) -> None:
-        """Unless it is to be one ``alone``, all take requests all the time."""
+        """Unless only one leads (``alone``), all threads take requests all the time."""
         self._alone = alone
         lock = threading.Lock()
         self._call = threading.Condition(lock)
@@ -56,7 +56,7 @@ class Leader:
         self._leader: int | None = None
         self._watcher: int | None = None
         self._taken = 0
-        """So many requests."""
+        """Number of requests taken."""
         self._is_busy = False
         """The leader works on one, and does not wait for the next."""
         self._is_asleep = False
@@ -64,7 +64,7 @@ class Leader:
         self._is_over = False
 
     def wait(self, number: int) -> bool:
-        """Wait until the thread of this number is to lead; False if nothing is to be taken any more."""
+        """Wait until the thread of this number must lead; False if no more requests are to be taken."""
         with self._call:
             while not self._is_over:
                 if not self._alone:
@@ -89,7 +89,7 @@ class Leader:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a thread watches the leader: not where nothing is asked for a while."""
+        """Whether a thread watches the leader: not where no request has come for a while."""
         return self._watcher is not None and not self._is_asleep
 
     def note_taken(self, number: int) -> None:
@@ -109,7 +109,7 @@ class Leader:
             self._is_busy = False
 
     def resign(self, number: int) -> None:
-        """What the thread is about to do may take its time: another one leads, if there is one that is free."""
+        """The calling thread may now be slow: a free thread leads instead, if there is one."""
         with self._call:
             if self._leader == number:
                 self._leader = None
@@ -123,12 +123,12 @@ class Leader:
             self._rest.notify_all()
 
     def _watch(self) -> None:
-        """Watch the leader until it leads no more: one that a request keeps does not."""
+        """Watch the leader until it leads no more: a leader delayed by a request is replaced."""
         quiet = 0
         while self._leader is not None and not self._is_over:
             if quiet >= _QUIET_TICKS:
                 self._is_asleep = True
-                if not self._is_busy:  # (else `note_taken` may not have seen that)
+                if not self._is_busy:  # (else `note_taken` may have missed that)
                     self._call.wait()
                 self._is_asleep = False
                 quiet = 0
@@ -144,8 +144,8 @@ class Leader:
 
 
 class LapsedError(OSError):
-    """The request was kept back until it was given up; nothing of it has happened (EPERM, or EAGAIN where no safeguard
-    was in the way).
+    """The request was held back until it was given up, without any effect (EPERM, or EAGAIN where no safeguard was in
+    the way).
     """
 
     def __init__(self, number: int) -> None:
@@ -163,9 +163,9 @@ class SlowRequests:
         most: int = _MOST_SLOW,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
-        """``own`` is told which threads these are, ``lapsed`` of each ticket that was not answered while its operation
-        could be kept back, which is ``patience`` seconds: what it holds is to be refused soon. ``most`` at a time have
-        a thread of their own; further ones wait for one.
+        """``own`` is told the threads, ``lapsed`` each ticket that was not answered while its operation could be held
+        back, for ``patience`` seconds: the held change must be refused soon. At most ``most`` requests have a thread at
+        a time; further ones wait for one.
         """
         self._patience = patience
         self._own = own
@@ -194,10 +194,10 @@ class SlowRequests:
         return True
 
     def ask_again(self, attempt: Callable[[], Answer], is_given_up: Callable[[int], bool]) -> Answer:
-        """What ``attempt`` returns or raises, once that is none of `AGAIN`; for work that is being done.
+        """Retry ``attempt`` until it returns, or raises another error than those of `AGAIN`; for work in progress.
 
-        Raises `LapsedError` when the patience has ended, or as soon as who asks has given up: ``is_given_up`` is told
-        the ticket that is waited for, or 0.
+        Raises `LapsedError` when the patience has ended, or as soon as the caller has given up: ``is_given_up`` gets
+        the awaited ticket, or 0.
         """
         deadline = monotonic() + self._patience
         has_lapsed = False
@@ -209,13 +209,13 @@ class SlowRequests:
                 if self._ended.is_set() or is_given_up(ticket) or monotonic() >= deadline:
                     if has_lapsed or not ticket or self._ended.is_set():
                         raise LapsedError(errno.EPERM if has_lapsed or ticket else errno.EAGAIN) from error
-                    # Its step is taken back now, and refuses it then: nothing of that is left when it is answered.
+                    # Its step is reverted now, and refuses it then: no effect is left when it is answered.
                     self._lapsed(ticket)
                     has_lapsed, deadline = True, monotonic() + self._patience
             self._ended.wait(_AGAIN_SECONDS)
 
     def end(self) -> None:
-        """Nothing is asked again any more."""
+        """Retry nothing any more."""
         self._ended.set()
 
     def join(self, timeout: float) -> bool:

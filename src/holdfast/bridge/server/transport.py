@@ -27,7 +27,7 @@ class Receiver(Protocol):
         ...
 
     def take(self) -> memoryview | None:
-        """The frame of a request, which is this receiver's until the next call; None if there is none now.
+        """The frame of a request, which belongs to this receiver until the next call; None if there is none now.
 
         Raises `ClosedTransportError`.
         """
@@ -46,19 +46,17 @@ class Transport(Protocol):
 
     @property
     def backing_device(self) -> int | None:
-        """The descriptor by which the kernel is given files that it reads and writes by itself; None if it takes none.
-        It is borrowed.
-        """
+        """The descriptor for giving the kernel files to read and write itself; None if it takes none. Borrowed."""
         ...
 
     @property
     def notifies(self) -> bool:
-        """Whether the kernel can be told what is out of date."""
+        """Whether the kernel can be told of outdated caches."""
         ...
 
     def receiver(self, limit: int) -> AbstractContextManager[Receiver]:
-        """What the thread that enters it takes requests from, of at most ``limit`` bytes each. By the first one the
-        terms are agreed upon.
+        """The receiver of the thread that enters it, for requests of at most ``limit`` bytes. The first receiver agrees
+        upon the terms.
         """
         ...
 
@@ -70,8 +68,8 @@ class Transport(Protocol):
         ...
 
     def notify(self, notification: bytes) -> None:
-        """Tell the kernel that something is out of date. Nothing happens if it does not know that, or is gone; what is
-        logged otherwise is all that becomes of an error.
+        """Tell the kernel that something is out of date. Harmless if it does not know that, or is gone; any other error
+        is only logged.
         """
         ...
 
@@ -84,5 +82,5 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Give up what it has of its own: nothing is received or answered any more. Harmless for `notify`."""
+        """Close its own resources: nothing is received or answered any more. Harmless for `notify`."""
         ...

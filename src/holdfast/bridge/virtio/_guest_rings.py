@@ -74,14 +74,12 @@ class Ring:
         self.kick = -1 if vring.kick is None else vring.kick
 
     def stop(self) -> None:
-        """Take nothing more, and write nothing, until `resume`."""
+        """Take and write nothing until `resume`."""
         self.is_stopped = True
         self.vring.base = self._queue.position
 
     def resume(self, memory: GuestMemory, features: int) -> None:
-        """Go on where it was stopped, with what was taken and has no answer yet. Raises `FormatError` where the ring is
-        not as it was left.
-        """
+        """Resume where it was stopped, with the unanswered requests. Raises `FormatError` if the ring has changed."""
         self._begin(memory, features)
         self.is_stopped = False
         late, self._late = self._late, []
@@ -130,7 +128,7 @@ class Ring:
         return not (self.is_broken or self.is_stopped) and self._queue.request_kicks()
 
     def answer(self, chain: Chain, reply: Reply) -> None:
-        """Answer a chain; with nothing, if it has no room even for an error. Later, while the ring is stopped."""
+        """Answer a chain, with nothing if even an error does not fit; later, if the ring is stopped."""
         if self.is_stopped:
             self._late.append((chain, reply))
             return
@@ -141,7 +139,7 @@ class Ring:
         self.give_back(chain, written)
 
     def give_back(self, chain: Chain, written: int) -> None:
-        """A chain is answered, by so many bytes that are in it."""
+        """Return a chain to the guest with an answer of ``written`` bytes in it."""
         self.in_flight -= 1
         if self.is_broken:
             return
@@ -200,16 +198,16 @@ class SharedMemory:
 
 
 def _check_keeps_size(descriptor: int) -> None:
-    """Raises `OSError` or `FormatError` unless the file can never become shorter: to touch what has gone from under a
-    mapping would end this process (SIGBUS), which serves others, too. Neither do huge pages run out.
+    """Raises `OSError` or `FormatError` unless the file can never shrink, nor huge pages run out: access to a lost page
+    of a mapping would end this process (SIGBUS), which serves others too.
     """
     if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK or file_system(descriptor) != _TMPFS:
         raise FormatError("a guest's memory has to be a memfd that is sealed against shrinking, of usual pages")
 
 
 def write_reply(chain: Chain, reply: Reply) -> int:
-    """Write a reply where a chain has room for it; how many bytes: none if there is not even room for an error. Raises
-    `OSError` (EMSGSIZE) if there is for that alone.
+    """Write a reply into a chain; returns the number of bytes, 0 if even an error does not fit. Raises `OSError`
+    (EMSGSIZE) if only an error fits.
     """
     if reply is None or sum(map(len, chain.writable)) < HEAD_BYTES:
         return 0
@@ -235,7 +233,7 @@ def let_go(descriptor: int) -> None:
     asked = select.poll()
     asked.register(descriptor, select.POLLOUT)
     if asked.poll(0):
-        return  # it can be written to, and who has been told by it has still to read that
+        return  # it is writable, and a reader has not yet seen the last count
     try:
         os.preadv(descriptor, [bytearray(8)], -1, os.RWF_NOWAIT)
     except BlockingIOError:

@@ -1,7 +1,7 @@
 """The back end of a virtio-fs device: one connection of a monitor, which shares its guest's memory and rings.
 
-A guest mounts, and may mount again after it has booted anew: each time it begins with INIT. `VhostUserBackend.accept`
-gives a transport for each. That a machine is paused, or its rings are moved, is seen by none of them.
+A guest mounts, and may mount again after a reboot: each time it begins with INIT. `VhostUserBackend.accept` gives a
+transport for each. None of them notices a paused machine or moved rings.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 LARGEST_REQUEST: Final = (1 << 20) + (1 << 17)
-"""Of a write, with its header and the largest attribute beside it; a guest that sends more has broken its ring."""
+"""A write, with its header and the largest attribute beside it; a guest that sends more has broken its ring."""
 _ONCE: Final = select.EPOLLIN | select.EPOLLET
 _EVENTS: Final = (Request.SET_VRING_KICK, Request.SET_VRING_CALL, Request.SET_VRING_ERR)
 _LET_GO_SECONDS: Final = 0.05
 _DRAIN_SECONDS: Final = 1.0
-"""For so long a ring that is to stop waits for the requests that were taken from it. What a safeguard holds is answered
-when the ring goes on: the machine is paused meanwhile.
+"""Time that a stopping ring waits for its taken requests. Requests held by a safeguard are answered when the ring
+resumes: the machine is paused meanwhile.
 """
 
 
 class VhostUserBackend:
-    """Serves one front end until that hangs up, or `close`. All that comes from the front end and the guest is taken
-    for hostile: what is wrong ends this connection, or stops a ring of it.
+    """Serves one front end until that hangs up, or `close`. All input from the front end and the guest is treated as
+    hostile: an error ends this connection, or stops a ring of it.
     """
 
     def __init__(self, connection: socket.socket, *, request_queues: int = 1) -> None:
@@ -60,18 +60,18 @@ class VhostUserBackend:
         self._session = Session(Device(vrings=FIRST_REQUEST_QUEUE + request_queues))
         self._shared = SharedMemory()
         self._rings: dict[int, Ring] = {}
-        """Those that run, by index."""
+        """The running rings, by index."""
         self._running: tuple[Ring, ...] = ()
-        """The same: what has high priority first."""
+        """The same, in order of priority."""
         self._stopped: dict[int, Ring] = {}
-        """Those that have run, and may go on."""
+        """The stopped rings, which may resume."""
         self._lock = threading.Lock()
         self._closing = threading.Lock()
         """No event is closed that `let_go` reads."""
         self._drained = threading.Condition(self._lock)
         self._is_draining = False
         self._poll = select.epoll()
-        # (Told once of each kick, without reading it: a read would be one more system call for each request.)
+        # (Edge-triggered, without a read: a read would be one more system call for each request.)
         self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._nudge, _ONCE)
         self._over = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -110,7 +110,7 @@ class VhostUserBackend:
                 self._poll.poll(left)
 
     def close(self) -> None:
-        """Hang up, and wait until no more is answered; only when no transport is served any more."""
+        """Hang up, and wait until no thread answers; only when no transport is served any more."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -125,8 +125,8 @@ class VhostUserBackend:
     # -- for transports -------------------------------------------------------------------------------------------
 
     def let_go(self) -> None:
-        """No thread waits any more for the front end to read an event that it has counted up to its limit. (While one
-        does, for which it has the lock, none of the descriptors changes.)
+        """End the wait of any thread for the front end to read an event counter at its limit. (The thread has the lock
+        meanwhile, so no descriptor changes.)
         """
         with self._closing:
             for vring in self._session.vrings:
@@ -179,7 +179,7 @@ class VhostUserBackend:
             if is_short:
                 self._give_back(taken, write_reply(taken.chain, reply))
                 return
-        # (The lock is not kept while much is copied.)
+        # (The lock is not held during a long copy.)
         written = write_reply(taken.chain, reply)
         with self._lock:
             if self._in_flight.get(unique) is not taken:
@@ -190,8 +190,8 @@ class VhostUserBackend:
                 self._give_back(taken, written)
 
     def is_quiet(self) -> bool:
-        """See `Transport.is_quiet`. (A front end or a guest may see to it that a thread keeps the lock: then it is not,
-        and who asks is no thread that may wait for either.)
+        """See `Transport.is_quiet`. (A front end or a guest can make a thread hold the lock: then it is not quiet, and
+        the caller must not wait for either.)
         """
         if not self._lock.acquire(blocking=False):
             return False
@@ -210,8 +210,8 @@ class VhostUserBackend:
             if taken.unique not in self._in_flight:
                 self._in_flight[taken.unique] = taken
                 return taken
-            # Only one of the two could be answered: a guest's kernel gives no number twice. (And none is taken instead
-            # of it: a guest that fills its ring with such ones as fast as they are taken would have the lock for ever.)
+            # Only one of the two could be answered: a guest's kernel gives no number twice. (No further request is
+            # taken here: a guest that refills its ring with such requests would hold the lock for ever.)
             ring.answer(taken.chain, replies.error(taken.unique, errno.EINVAL))
             return None
         return None
@@ -333,7 +333,7 @@ class VhostUserBackend:
             ring.remap(self._shared.memory)
 
     def _start_rings(self) -> None:
-        """Begin with those that are to run, and do not yet."""
+        """Start the rings that should run and do not yet."""
         features = self._session.features
         for vring in self._session.vrings:
             if vring.is_running and vring.index not in self._rings and features is not None:
@@ -374,7 +374,7 @@ class VhostUserBackend:
         self._stopped[index] = ring
 
     def _give_up(self) -> None:
-        """Nothing of what was taken is waited for any more."""
+        """Wait for none of the taken requests any more."""
         for index in tuple(self._rings):
             self._stop(index)
         for ring in self._stopped.values():
@@ -406,7 +406,7 @@ class VirtioTransport:
 
     @contextmanager
     def receiver(self, limit: int) -> Generator[_VirtioReceiver]:
-        """See `Transport`. (A chain is copied out of the guest's memory each time, so that no thread needs more.)"""
+        """See `Transport`. (Each chain is copied out of the guest's memory, so a thread needs nothing more.)"""
         del limit
         first, self._first = self._first, None
         yield _VirtioReceiver(self._backend, first)

@@ -1,9 +1,8 @@
-"""How the objects of a recorded directory are reached without ever leaving the root, and where an open one is.
+"""Access to the objects of a recorded directory without ever leaving the root, and the paths of open ones.
 
-By its file handle root can open an object whatever has become of its names. Without that privilege, or where the file
-system opens no handles, it is reached by the name that it was last found under, in a directory that is reached
-likewise, and is taken for itself only if it is the same object. Some directories stay open. No link is ever followed,
-nor by any ``..``.
+Root can open an object by its file handle, even if its names have changed. Without that privilege, or where the file
+system opens no handles, it is opened by its last known name, in a directory opened in the same way, and accepted only
+if it is the same object. Some directories stay open. No symbolic link and no ``..`` is ever followed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 _MOST_OPEN: Final = 256
 """Directories that stay open."""
 _FRESH_NS: Final = 20_000_000
-"""For so long the root, and what is hidden in it, is taken to be where it was: only a process outside moves it."""
+"""Time for which the paths of the root and its hidden directories are cached: only outside processes move them."""
 _DELETED: Final = b" (deleted)"
 _RULES: Final = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
 _OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -51,7 +50,7 @@ class Held:
 
 
 class BorrowedDirectory:
-    """The descriptor of a directory, for the length of a block. (There are several for each request.)"""
+    """The descriptor of a directory, for the length of a block. (Each request has several.)"""
 
     __slots__ = ("_held", "_node", "_reach")
 
@@ -68,7 +67,7 @@ class BorrowedDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """It is not used any more."""
+        """The descriptor is not used any more."""
         if self._held is not None:
             self._reach.give(self._held)
             self._held = None
@@ -88,7 +87,7 @@ class NodeAccess:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open descriptors."""
         with self._lock:
             for held in self._held.values():
                 os.close(held.fd)
@@ -102,11 +101,11 @@ class NodeAccess:
                 _let_go(held)
 
     def directory(self, node: int) -> BorrowedDirectory:
-        """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR if it is none."""
+        """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR for other objects."""
         return BorrowedDirectory(self, node)
 
     def directory_by_name(self, kept: Node) -> int:
-        """-1 if it has none that it was found under."""
+        """-1 if it has no name that it was found under."""
         return self.last_name(kept)[0]
 
     def last_name(self, kept: Node) -> tuple[int, int, bytes]:
@@ -129,7 +128,7 @@ class NodeAccess:
         return -1, 0, b""
 
     def by_handle(self, kept: Node) -> int:
-        """-1 if it cannot be opened so, or may not be: a handle leads to an object wherever it was moved."""
+        """-1 if that is impossible or not allowed: a handle opens an object wherever it was moved."""
         if not (self.opens_handles and kept.is_local):
             return -1
         handle = handle_of(kept.identity)
@@ -148,7 +147,7 @@ class NodeAccess:
         return self._hold(node)
 
     def give(self, held: Held) -> None:
-        """It may be closed."""
+        """``held`` may be closed."""
         if held is not self._root_held:
             with self._lock:
                 _let_go(held)
@@ -169,7 +168,7 @@ class NodeAccess:
             if self._paths.serves(held.fd):
                 held.checked_ns = now
                 return held
-            # (It was moved out of the tree, or has a path that is too long to be told.)
+            # (It was moved out of the tree, or its path is too long for the system to tell.)
             self._drop(node, held)
         fd = self._open_directory(node, kept)
         with self._lock:
@@ -188,7 +187,7 @@ class NodeAccess:
             return held
 
     def _drop(self, node: int, held: Held) -> None:
-        """Who has taken it uses it no more, and it is not kept open."""
+        """The borrower uses it no more, and it does not stay open."""
         with self._lock:
             if self._held.get(node) is held:
                 del self._held[node]
@@ -202,7 +201,7 @@ class NodeAccess:
         seen: set[int] = set()
         while node != ROOT:
             if node in seen:
-                raise stale_error()  # what was known of some of them is long out of date
+                raise stale_error()  # the known names of some of them are long outdated
             seen.add(node)
             way.append(kept)
             node, kept = kept.parent, self._nodes[kept.parent]
@@ -251,8 +250,8 @@ class NodePaths:
         self._known: tuple[int, bytes, tuple[bytes, ...]] = 0, b"", ()
 
     def path(self, fd: int) -> bytes | None:
-        """The path of what ``fd`` refers to, empty for the root; None if it is not below the root, or in what is hidden
-        there, as what was removed.
+        """The path of the object of ``fd``, empty for the root; None if it is not below the root, or in a hidden
+        directory there, as removed objects are.
 
         Raises `OSError`: ENAMETOOLONG if it is too deep for a path.
         """
@@ -261,15 +260,15 @@ class NodePaths:
         if path == root:
             return b""
         path = _below(root, path)
-        # (The undo log may lie in the tree, and keeps what was removed as it was: that is not the removed one's place.)
+        # (The undo log may be in the tree, and keeps removed objects: that is not their place.)
         if path is None or any(path == each or path.startswith(each + b"/") for each in hidden):
             return None
         return None if path.endswith(_DELETED) and not self._is_there(path, fd) else path
 
     def serves(self, fd: int) -> bool:
-        """Whether what ``fd`` refers to is in the tree, or was removed: then it has no name, or is what the undo log
-        keeps. False for what was moved elsewhere, and where the system does not say (a path that is too long, a file
-        that it knows no name of).
+        """Whether the object of ``fd`` is in the tree, or was removed: then it has no name, or is in the undo log.
+        False for an object moved elsewhere, and where the system cannot tell (a path that is too long, a file without a
+        known name).
         """
         try:
             path = _absolute(fd)
@@ -288,11 +287,11 @@ class NodePaths:
         return path == directory or _below(directory, path) is not None
 
     def hidden(self) -> tuple[bytes, ...]:
-        """The paths of the directories that are hidden, of those that are below the root."""
+        """The paths of the hidden directories below the root."""
         return self._places()[1]
 
     def _places(self) -> tuple[bytes, tuple[bytes, ...]]:
-        """Where the root is, and the paths of what is hidden in it."""
+        """The path of the root, and the paths of its hidden directories."""
         at, root, hidden = self._known
         now = time.monotonic_ns()
         if now - at > _FRESH_NS:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class OpenDescriptor:
-    """What is open as a descriptor. It stays open as long as a thread is in a block of ``with``.
+    """An open object with a descriptor, which stays open while a thread is in a block of ``with``.
 
-    The other side may close what it has just asked something of, and a number that is closed is another file's at once:
-    whatever this process opens next, in the directory that is served or elsewhere.
+    The other side may close an object while its request runs, and a closed number is reused at once: for the next file
+    that this process opens, in the served directory or elsewhere.
     """
 
     __slots__ = ("_close_it", "_is_closed", "_lock", "_users", "fd")
@@ -38,7 +38,7 @@ class OpenDescriptor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """It may be closed."""
+        """The descriptor may be closed."""
         with self._lock:
             self._users -= 1
             is_last = self._is_closed and not self._users
@@ -46,7 +46,7 @@ class OpenDescriptor:
             self._close_it(self)
 
     def close(self) -> None:
-        """It is not used any more, but by threads that do so already. Harmless a second time."""
+        """Close it once the threads that use it now are done. Harmless a second time."""
         with self._lock:
             is_last = not self._is_closed and not self._users
             self._is_closed = True

@@ -1,4 +1,4 @@
-"""What the objects of a recorded directory are like: mode, owner, size, times, extended attributes."""
+"""The attributes of objects of a recorded directory: mode, owner, size, times, extended attributes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RecordedAttributes:
         hidden = self._kept.names_of(status) if status.st_nlink else 0
         if not hidden:
             return status.st_nlink
-        # (What a directory has more than one link for is not its name.)
+        # (Further links of a directory are not its names.)
         return 0 if stat.S_ISDIR(status.st_mode) else max(status.st_nlink - hidden, 0)
 
     def birth_ns(self, node: int, file: OpenedFile | None = None) -> int | None:
@@ -156,7 +156,7 @@ class RecordedAttributes:
 
     def _change_xattr(self, caller: Caller, node: int, name: bytes, perform: Callable[[str], None]) -> None:
         if os.fsdecode(name) in DERIVED:
-            # (Nothing would bring back what was there.)
+            # (Nothing could restore the old value.)
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         with self._objects.located(node, moves=self._host.interceptor.moves) as thing:
             self._note(caller, thing)

@@ -1,4 +1,4 @@
-"""What a recorded directory asks of its host, and with whose credentials things are made."""
+"""The interface of a recorded directory to its host, and the credentials for creating objects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RecordingHost(Protocol):
 
     @property
     def interceptor(self) -> Interceptor:
-        """What every change passes before it happens."""
+        """Intercepts every change before it happens."""
         ...
 
     @property
@@ -41,20 +41,19 @@ class RecordingHost(Protocol):
 
     @property
     def hidden(self) -> tuple[int, ...]:
-        """Descriptors of directories that the tree does not show: Holdfast's home, the undo log if it is elsewhere."""
+        """Descriptors of the hidden directories: Holdfast's home, and the undo log if it is elsewhere."""
         ...
 
     def step(self, thread: int, /) -> StepId:
-        """The step that a thread's mutations belong to now; opens one if there is none. 0: none, as
-        the thread is of no run.
+        """The current step for the mutations of a thread; opens one if there is none. 0 for a thread of no run.
 
-        May raise `LaterError` while nothing may change.
+        May raise `LaterError` while changes are suspended.
         """
         ...
 
 
 class LogNames(Protocol):
-    """What the undo log keeps, as far as it can be seen from here."""
+    """The names kept in the undo log, as visible from here."""
 
     def names_of(self, found: os.stat_result, /) -> int:
         """How many of an object's names are in the log."""
@@ -62,15 +61,15 @@ class LogNames(Protocol):
 
 
 class Credited:
-    """Does things with the credentials of those who ask, who were found to be allowed to."""
+    """Acts with the credentials of callers that the kernel found to be permitted."""
 
     def __init__(self) -> None:
         self._own = own_status().credentials
 
     def creating(self, caller: Caller, perform: Callable[[], T]) -> Callable[[], T]:
-        """``perform``, so that what it creates is the caller's, by their umask.
+        """``perform``, so that the caller owns the created object, with their umask applied.
 
-        Only root can give anything away; what other users serve is used by themselves alone.
+        Only root can give files away; a server of another user serves only that user.
         """
         own = self._own
         _, uid, gid, groups, umask = caller
@@ -86,11 +85,11 @@ class Credited:
         return performed
 
     def stripping(self, caller: Caller, strips: object) -> AbstractContextManager[None]:
-        """What is done to a file inside takes its set-id bits away, if it ``strips``. Users other than root have that
-        by themselves.
+        """Changes of a file inside clear its set-id bits, if it ``strips``. For users other than root the kernel does
+        so.
         """
         own = self._own
         if not strips or own.uid:
             return nullcontext()
-        # (It counts whether they are of the file's group; of their other groups nothing is known.)
+        # (The kernel checks whether they are in the file's group; their other groups are unknown.)
         return assume_credentials(Credentials(own.uid, caller.gid, (), own.capabilities & ~FSETID))

@@ -24,8 +24,8 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class RecordedListing(OpenDescriptor):
-    """`OpenedDirectory` of a recorded directory: the entries that were read last are at hand, for those not told of
-    them come next.
+    """`OpenedDirectory` of a recorded directory: the entries that were read last are kept, as those not told yet come
+    next.
     """
 
     __slots__ = ("_entries", "_objects", "_reading", "_start", "node")
@@ -64,7 +64,7 @@ class RecordedListing(OpenDescriptor):
                 if entry.inode in hidden and objects.hides(fd, entry.name):
                     continue
                 if is_root and entry.name == b"..":
-                    # What is above the root is not told.
+                    # Nothing above the root is revealed.
                     entry = entry._replace(inode=os.fstat(objects.root).st_ino)
                 yield entry
             if self._entries:
@@ -74,14 +74,14 @@ class RecordedListing(OpenDescriptor):
                 return
 
     def _place(self, offset: int) -> int:
-        """Where to go on, in the entries that are at hand."""
+        """The place to continue at, in the kept entries."""
         if offset and offset == self._start:
             return 0
         if offset:
             for number, entry in enumerate(self._entries):
                 if entry.offset == offset:
                     return number + 1
-        # (A handle may be asked for the rest of what was told to another one, and kept.)
+        # (A handle may be asked for the rest of another handle's listing, and be kept.)
         os.lseek(self.fd, offset, os.SEEK_SET)
         self._start, self._entries = offset, ()
         return 0

@@ -1,7 +1,7 @@
-"""Files of a recorded directory: opened, made or there, with what they hold.
+"""Files of a recorded directory, opened or created, and their content.
 
-What a file holds is kept as it is opened, before it may be written to. What is written, mapped or cut short through
-that handle later is not asked for again, unless the step that has kept it was taken back since.
+The content of a file is preserved when it is opened for writing. Later writes, mappings or truncations through that
+handle do not preserve it again, unless the step that preserved it was reverted since.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _CHANGING: Final = _WRITING | os.O_TRUNC
 _CAN_WRITE: Final = (os.O_WRONLY, os.O_RDWR)
 """By a descriptor of the fourth access nothing can be written, though it takes the permission."""
 _PASSED: Final = os.O_ACCMODE | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
-"""What is for us to do as well. Not O_APPEND: what the page cache writes back has its place; nor O_DIRECT, which would
-say how our memory has to lie.
+"""Flags that apply to our own open too. Not O_APPEND: the page cache writes back at given offsets; nor O_DIRECT, which
+would require aligned memory.
 """
 _MOST_COPIED: Final = 1 << 25
 """Of one request: who serves it is kept by that, and cannot be stopped before it has ended. Who asks copies on."""
@@ -116,8 +116,8 @@ class RecordedFile(OpenDescriptor):
                 return os.copy_file_range(self.fd, target.fd, min(length, _MOST_COPIED), offset, target_offset)
 
     def keep(self, caller: Caller) -> None:
-        """Before its content is changed: keep that anew, if what had kept it was taken back. Raises as `Files.open`."""
-        # (Of one that is in use: it may have to wait.)
+        """Before its content changes: preserve it anew, if the step that did was reverted. Raises as `Files.open`."""
+        # (The file is in use: this may have to wait.)
         if self.writes and self._kept_at != (now := self._files.reversals):
             self._files.keep_again(caller, self, self._kept_at)
             self._kept_at = now
@@ -152,7 +152,7 @@ class RecordedFiles:
                 now = self.reversals
                 with self._objects.located(node, moves=self._host.interceptor.moves) as thing:
                     return self._added(node, self._open(caller, thing, flags, strips=strips), flags, now)
-            # (Where it is, is asked only if it may be changed.)
+            # (The path is asked for only if the file may be changed.)
             with self._objects.descriptor(node) as fd:
                 return self._added(node, self._open(caller, LocatedNode(fd, None), flags, strips=strips), flags)
 
@@ -209,7 +209,7 @@ class RecordedFiles:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def create_unnamed(self, caller: Caller, parent: int, flags: int, permissions: int) -> tuple[Found, RecordedFile]:
-        """See `Files`. It has no name, so nothing changes: what gives it one is recorded."""
+        """See `Files`. It has no name, so nothing changes: the link that gives it one is recorded."""
         self._check_room()
         made = flags & (_PASSED | os.O_EXCL) | os.O_TMPFILE | os.O_CLOEXEC
         with self.share.one_more(), self._objects.directory(parent) as dir_fd:
@@ -217,7 +217,7 @@ class RecordedFiles:
             return self._entered(create(), parent, b"", flags, self.reversals)
 
     def _entered(self, fd: int, parent: int, name: bytes, flags: int, now: int) -> tuple[Found, RecordedFile]:
-        """What was created as ``fd``."""
+        """The node and file of the file created as ``fd``."""
         try:
             found = self._objects.enter_opened(fd, parent, name)
         except BaseException:
@@ -233,7 +233,7 @@ class RecordedFiles:
         try:
             kept = self._objects[node]
         except OSError:
-            os.close(fd)  # (Its last lookup was given back meanwhile.)
+            os.close(fd)  # (its last lookup was given back meanwhile)
             raise
         file = RecordedFile(self, node, kept, fd, flags, now)
         self._objects.note_opened(kept, fd, writes=file.writes)
@@ -246,7 +246,7 @@ class RecordedFiles:
         self._objects.close_opened(file.kept, file.fd, writes=file.writes)
         self.share.give()
 
-    # -- what was open while steps were taken back ----------------------------------------------------------------
+    # -- files that were open during a revert ---------------------------------------------------------------------
 
     @property
     def reversals(self) -> int:
@@ -271,7 +271,7 @@ class RecordedFiles:
         return opened
 
     def before_loss(self, caller: Caller, file: RecordedFile, lost: int) -> None:
-        """Before so many bytes are lost by a file that is open. Raises `OSError` and `HeldError`."""
+        """Called before an open file loses ``lost`` bytes. Raises `OSError` and `HeldError`."""
         if self._host.interceptor.is_guarded and lost > 0:
             with self._objects.located(file.node, file.fd) as thing:
                 if thing.path is not None:

@@ -92,7 +92,7 @@ class RecordedNames:
             if source.path is not None:
                 interceptor.link(step, source.fd, place, perform)
             elif not found.st_nlink:
-                # It has no name yet (O_TMPFILE): it is this that creates it, as far as anyone can see.
+                # It has no name yet (O_TMPFILE): for observers, this link creates it.
                 interceptor.create(step, place, file_type(found.st_mode), perform)
             else:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -1,4 +1,4 @@
-"""One object of a recorded directory: what is kept of it as long as the other side knows it, and what is at hand."""
+"""One object of a recorded directory: its record while the other side knows it, and its open descriptors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Node:
-    """What is kept for a node, and all that is open of it. A server may keep more, in a class of its own."""
+    """The record of a node, and all of its open descriptors. A server may add fields, in a subclass."""
 
     __slots__ = ("identity", "inode", "is_directory", "is_local", "name", "open", "others", "parent", "writers")
 
@@ -39,7 +39,7 @@ class Node:
 
 
 class LocatedNode(NamedTuple):
-    """An object that is at hand."""
+    """An object with an open descriptor."""
 
     fd: int
     """``O_PATH``, or one that is open."""
@@ -55,5 +55,5 @@ class LocatedNode(NamedTuple):
 
 
 def stale_error() -> OSError:
-    """It cannot be reached any more: who asks looks it up again."""
+    """The object is unreachable: the caller must look it up again."""
     return OSError(errno.ESTALE, os.strerror(errno.ESTALE))

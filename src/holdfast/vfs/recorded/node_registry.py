@@ -1,7 +1,7 @@
-"""The objects of a recorded directory: what is called by a number, and where each is.
+"""The objects of a recorded directory: the object of each number, and its path.
 
-For each, which may be known for hours, there is no descriptor (they would run out), but what tells it from every other
-object: its file handle. How it is reached by that, or by its name, is in `holdfast.vfs.recorded._node_access`.
+Each may be known for hours, so it has no descriptor (they would run out), but a unique identity: its file handle.
+`holdfast.vfs.recorded._node_access` opens it by that, or by its name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_NAMES: Final = 8
 
 
 class BorrowedObject:
-    """A descriptor of any object, for the length of a block. (A generator would take as long as two system calls.)"""
+    """A descriptor of any object, for the length of a block. (A generator would cost as much as two system calls.)"""
 
     __slots__ = ("_handle", "_held", "_node", "_objects", "_opened", "is_open")
 
@@ -52,7 +52,7 @@ class BorrowedObject:
         self._held: Held | None = None
         self._opened = -1
         self.is_open = handle is not None
-        """It is that of an open file, and not ``O_PATH``; known in the block."""
+        """It belongs to an open file, and is not ``O_PATH``; known in the block."""
 
     def __enter__(self) -> int:
         """Raises `OSError`."""
@@ -64,7 +64,7 @@ class BorrowedObject:
         return fd
 
     def __exit__(self, *_: object) -> None:
-        """It is not used any more."""
+        """The descriptor is not used any more."""
         if self._held is not None:
             self._objects.give(self._held)
         elif self._opened >= 0:
@@ -96,29 +96,29 @@ class NodeRegistry:
         self._most = most
         self._enough = most // 2
         self.crowded: Callable[[], object] = lambda: None
-        """Called, at any time and from any thread, when the other side should forget something: see `unused_names`."""
+        """Called, at any time and from any thread, when the other side should forget nodes: see `unused_names`."""
         self._reach = NodeAccess(root_fd, own, self._nodes, self.paths)
         self._written: Counter[int] = Counter()
         self._mapped: dict[int, os.stat_result] = {}
-        """What may be written to through mappings that have outlived its handles, by node."""
+        """Files that may be written to through mappings that have outlived its handles, by node."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open descriptors."""
         self._reach.close()
         self._mapped.clear()
 
     @property
     def opens_handles(self) -> bool:
-        """Whether an object is reached whatever has become of its names."""
+        """Whether an object can be opened even if all its names have changed."""
         return self._reach.opens_handles
 
     def __getitem__(self, node: int) -> Node:
-        """What is kept for a node."""
+        """The record of a node."""
         return self._nodes[node]
 
     def get(self, node: int) -> Node | None:
-        """What is kept for a node, if it is known."""
+        """The record of a node, if it is known."""
         return self._nodes.get(node)
 
     # -- nodes ----------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class NodeRegistry:
             self._reach.give(held)
 
     def _enter_known(self, parent: int, dir_fd: int, name: bytes) -> Found | None:
-        """`enter` without opening what is known already; None where it is not, or is being replaced."""
+        """`enter` without opening a known object; None if it is unknown, or is being replaced."""
         found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         key = self._key(found, identity(dir_fd, name))
         node = self._nodes.find(key)
@@ -145,7 +145,7 @@ class NodeRegistry:
         return _new_found(Found, (node, found))
 
     def enter(self, parent: int, dir_fd: int, name: bytes) -> Found:
-        """Look up a name in a directory, once more: its node, and what it is like. Raises `OSError`."""
+        """Look up a name in a directory, once more: its node and its attributes. Raises `OSError`."""
         fd = os.open(name, OBJECT, dir_fd=dir_fd)
         try:
             return self.enter_opened(fd, parent, name)
@@ -153,14 +153,14 @@ class NodeRegistry:
             os.close(fd)
 
     def enter_opened(self, fd: int, parent: int, name: bytes) -> Found:
-        """`enter` what is open already. An empty name: it has none."""
+        """`enter` an object that is open already. An empty name means that it has none."""
         found, (object_, mount) = os.fstat(fd), identity_and_mount(fd)
         key = self._key(found, object_)
         if key in self._hidden:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         node = self._nodes.enter_known(key)
         if node is None:
-            # (By its handle, what another mount shows would be opened where it has its other path.)
+            # (A handle would open an object of another mount under its other path.)
             is_local = found.st_dev == self._device and mount == self._mount
             node = self._enter_new(parent, name, key, found, object_, is_local=is_local)
         if node != ROOT:
@@ -221,11 +221,11 @@ class NodeRegistry:
             return True  # it was just taken away
 
     def note_moved(self, parent: int, dir_fd: int, name: bytes) -> None:
-        """What is at the name now has been moved there."""
+        """Report that the object now at the name was moved there."""
         try:
             node = self.known_node(dir_fd, name)
         except OSError:
-            return  # it is elsewhere by now, and will be found there
+            return  # moved elsewhere since, and found there next time
         if node is not None and node != ROOT:
             self._name(self._nodes[node], parent, name)
 
@@ -239,8 +239,8 @@ class NodeRegistry:
         return node if kept is not None and kept.is_directory else None
 
     def note_removed(self, directory: int | None) -> None:
-        """A directory was taken away, if one is given. A kernel that has seen that finds nothing in it ever again, and
-        keeps it while it is some process's; if undo brings it back, it is to be another one there.
+        """Report that a directory was removed, if one is given. A kernel that has seen that never finds anything in it
+        again, and keeps it while a process uses it; if undo restores it, it must be another node.
         """
         if directory is not None:
             self._nodes.renew(directory)
@@ -257,7 +257,7 @@ class NodeRegistry:
     # -- reaching them --------------------------------------------------------------------------------------------
 
     def directory(self, node: int) -> AbstractContextManager[int]:
-        """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR if it is none."""
+        """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR for other objects."""
         return self._reach.directory(node)
 
     def check_served(self, node: int, fd: int) -> None:
@@ -267,7 +267,7 @@ class NodeRegistry:
                 pass
 
     def status(self, node: int) -> os.stat_result:
-        """What an object is like."""
+        """The attributes of an object."""
         kept = self._nodes[node]
         if kept.is_directory:
             held = self._reach.take(node)
@@ -287,7 +287,7 @@ class NodeRegistry:
         try:
             with self._reach.directory(kept.parent) as dir_fd:
                 found = os.stat(kept.name, dir_fd=dir_fd, follow_symlinks=False)
-                # (What was stated before is the object: it had its number then, as it was known already.)
+                # (The `stat` before this is of the object: it had its number then, as it was already known.)
                 is_it = found.st_ino == kept.inode and identity(dir_fd, kept.name) == kept.identity
         except OSError:
             return None
@@ -298,8 +298,8 @@ class NodeRegistry:
         return BorrowedObject(self, node, handle)
 
     def borrow(self, node: int) -> tuple[int, Held | None, bool]:
-        """For `BorrowedObject`: a descriptor; what is to be given back, or None if it is to be closed; and whether it
-        is that of an open file.
+        """For `BorrowedObject`: a descriptor; the object to give back, or None to close the descriptor; and whether it
+        belongs to an open file.
         """
         kept = self._nodes[node]
         if kept.is_directory:
@@ -314,7 +314,7 @@ class NodeRegistry:
 
     @contextmanager
     def located(self, node: int, handle: int | None = None, *, moves: int = -1) -> Generator[LocatedNode]:
-        """As `descriptor`, and where it is. ``moves`` is what `Interceptor.moves` is before that is asked."""
+        """As `descriptor`, with its path. ``moves`` is the value of `Interceptor.moves` before the path is read."""
         with self.descriptor(node, handle) as fd:
             path = self._path(node, fd)
             kept = self._nodes[node]
@@ -330,7 +330,7 @@ class NodeRegistry:
     def place(self, parent: int, dir_fd: int, name: bytes) -> Place:
         """For the interceptor: a name in the directory ``parent``, open as ``dir_fd``.
 
-        Raises `OSError`: ENOENT if that is not in the tree any more, and EACCES if what is there is not shown.
+        Raises `OSError`: ENOENT if that is not in the tree any more, and EACCES if the object there is hidden.
         """
         path = self._path(parent, dir_fd)
         if path is None:
@@ -361,7 +361,7 @@ class NodeRegistry:
                     raise
             else:
                 return path if path is None or not below else b"/".join((path, *reversed(below)))
-            # (The name that it was found under last may be gone, and another one be left.)
+            # (The name of its last lookup may be gone, while another one exists.)
             other, node, name = self._reach.last_name(self._nodes[node])
             if other < 0:
                 raise stale_error()
@@ -387,7 +387,7 @@ class NodeRegistry:
         with self._lock:
             return os.dup(next(iter(kept.open))) if kept.open else -1
 
-    # -- what is open ---------------------------------------------------------------------------------------------
+    # -- open files -----------------------------------------------------------------------------------------------
 
     def note_opened(self, kept: Node, fd: int, *, writes: bool) -> None:
         """The object has one more open handle, with this descriptor."""
@@ -413,7 +413,7 @@ class NodeRegistry:
         self._mapped[node] = os.fstat(fd)
 
     def is_written(self, node: int) -> bool:
-        """Whether a process can write to it now, through a mapping, too. (True where that cannot be told.)"""
+        """Whether a process can write to it now, even through a mapping. (True if that is unknown.)"""
         if self._nodes[node].writers:
             return True
         return node in self._mapped and self._by_mapping(node) is not WriterStatus.NONE
@@ -437,7 +437,7 @@ class NodeRegistry:
 
     def held_for_writing(self, _thorough: bool) -> frozenset[int]:
         """See `UndoLog.writers`: here that takes hardly any time."""
-        # In this order: what is closed meanwhile is noted as mapped before.
+        # In this order: files closed meanwhile are noted as mapped before.
         with self._lock:
             opened = frozenset(self._written)
         noted = tuple(self._mapped.items())

@@ -32,9 +32,9 @@ class RecordedDirectory:
         makes_devices: bool = True,
         is_read_only: bool = False,
     ) -> None:
-        """At most ``most`` files, and as many directories, may be open at a time. Unless it ``makes_devices``, one that
-        stands for hardware cannot be made (EPERM). ``is_read_only`` is for servers: they refuse every change, whatever
-        the other side sends (EROFS).
+        """At most ``most`` files, and as many directories, may be open at a time. Unless it ``makes_devices``, nodes
+        for hardware cannot be made (EPERM). ``is_read_only`` is for servers, to refuse every change that the other side
+        sends (EROFS).
         """
         self.is_read_only: Final = is_read_only
         self.objects = NodeRegistry(host.root_fd, host.hidden, node_type=node_type)
@@ -45,7 +45,7 @@ class RecordedDirectory:
         self.directories = RecordedDirectories(self.objects, self.files.share, most=most)
 
     def close(self) -> None:
-        """Close all that is open; nothing may be asked any more."""
+        """Close all open descriptors; no method may be called any more."""
         self.files.close()
         self.directories.close()
         self.objects.close()
