@@ -1,6 +1,6 @@
-"""Subvolumes of btrfs: snapshots of them, with those that lie inside, and their removal.
+"""Subvolumes of btrfs: snapshots of them, including nested ones, and their removal.
 
-No program is needed, and no privilege but that the files are one's own. Sources: ``linux/btrfs.h``, btrfs-subvolume(8).
+Needs no program, and no privilege beyond ownership of the files. Sources: ``linux/btrfs.h``, btrfs-subvolume(8).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 _BTRFS: Final = 0x9123683E
 _ROOT_INODE: Final = 256
-"""What the root of every subvolume has."""
+"""The inode number of the root of every subvolume."""
 _STUB_INODE: Final = 2
-"""What is in a snapshot where another subvolume was: an empty directory."""
+"""The inode number of an empty directory in a snapshot that replaces a nested subvolume."""
 _SNAP_CREATE_V2, _SNAP_DESTROY = 0x50009417, 0x5000940F
 _SUBVOL_GETFLAGS, _SUBVOL_SETFLAGS = 0x80089419, 0x4008941A
 _FS_INFO, _GET_SUBVOL_ROOTREF, _INO_LOOKUP_USER = 0x8400941F, 0xD000943D, 0xD000943E
@@ -60,8 +60,8 @@ def is_subvolume(path: bytes) -> bool:
 
 
 def subvolume_number(path: bytes) -> int | None:
-    """The number of the subvolume whose root the directory ``path``, not a link, is: no other of its file system ever
-    has it. None if it is none. Raises `OSError`.
+    """The number of the subvolume with the root ``path``, not a link: unique for ever in its file system. None if
+    ``path`` is no such root. Raises `OSError`.
     """
     with _opened(path) as fd:
         if os.fstat(fd).st_ino != _ROOT_INODE or syscalls.file_system(fd) != _BTRFS:
@@ -94,16 +94,15 @@ def has_inner(path: bytes) -> bool:
 
 
 def snapshot_subvolume(source: bytes, target: bytes, *, read_only: bool, without: Iterable[bytes] = ()) -> None:
-    """Make the new ``target`` a snapshot of the subvolume ``source``: all that is in it at one moment.
+    """Make the new ``target`` a snapshot of the subvolume ``source``: its whole content at one moment.
 
-    Of subvolumes that lie in it there are snapshots too, each of a moment of its own. ``without`` are directories, as
-    paths in ``source``, that are left out. Durable when it returns. Raises `OSError`, `FileExistsError` among them;
-    what was made until then stays.
+    Nested subvolumes get snapshots too, each of its own moment. ``without`` are directories to leave out, as paths in
+    ``source``. Durable when it returns. Raises `OSError`, including `FileExistsError`; partial results stay.
     """
     absent = tuple(without)
     with _opened(source) as source_fd, _opened(os.path.dirname(target)) as parent:
         name = os.path.basename(target)
-        # (As read-only as it is to be from the beginning, if nothing is left to be done: each change takes a commit.)
+        # (If no work is left, it is read-only from the beginning: each change takes a commit.)
         done = not _inner(source_fd) and not any(_has(source_fd, path) for path in absent)
         _take(source_fd, parent, name, read_only=read_only and done)
         with _opened(target) as fd:
@@ -118,10 +117,10 @@ def snapshot_subvolume(source: bytes, target: bytes, *, read_only: bool, without
 
 
 def remove_subvolume(path: bytes) -> None:
-    """Remove the subvolume ``path`` with everything in it, other subvolumes too; a plain directory likewise. Nothing
-    there is no error. Durable when it returns. Raises `OSError`.
+    """Remove the subvolume ``path`` with its content, including other subvolumes; or a plain directory. Harmless if
+    there is none. Durable when it returns. Raises `OSError`.
 
-    Who may not remove subvolumes (without the mount option ``user_subvol_rm_allowed``) removes file by file.
+    Without permission to remove subvolumes (mount option ``user_subvol_rm_allowed``) it removes file by file.
     """
     try:
         with _opened(os.path.dirname(path)) as parent:
@@ -193,7 +192,7 @@ def _has(top: int, path: bytes) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        if error.errno == errno.ELOOP:  # a link leads elsewhere
+        if error.errno == errno.ELOOP:  # a link to another place
             return False
         raise
 
@@ -238,7 +237,7 @@ def _set_read_only(fd: int, wanted: bool) -> None:
 
 @contextmanager
 def _same_time(directory: int) -> Generator[None]:
-    """What the block puts into the directory, or takes out of it, leaves its times as they were."""
+    """Changes of the directory's entries in the block do not change its times."""
     found = os.fstat(directory)
     yield
     os.utime(directory, ns=(found.st_atime_ns, found.st_mtime_ns))

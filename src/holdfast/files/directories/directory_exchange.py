@@ -1,4 +1,4 @@
-"""Two directories that change places in one step: no process ever finds neither, or half of one (renameat2(2))."""
+"""Two directories that change places in one step: every process finds one of them, complete (renameat2(2))."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 CANNOT = frozenset(
     (errno.EINVAL, errno.ENOSYS, errno.EXDEV, errno.EBUSY, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.EROFS)
 )
-"""What is said where two directories can never be exchanged: other file systems, mount points, no permission."""
+"""Errors for directories that can never be exchanged: other file systems, mount points, no permission."""
 
 
 class DirectoryIdentity(NamedTuple):
-    """A directory, by what it is and not by its name. Inode numbers are used anew: the time of birth is not. All roots
-    of subvolumes have one inode number, and a snapshot is born when its source was: they have numbers of their own.
+    """The identity of a directory, independent of its name. Inode numbers are reused: the time of birth is not. All
+    roots of subvolumes have the same inode number, and a snapshot has the time of birth of its source: these have
+    subvolume numbers.
     """
 
     device: int
@@ -33,7 +34,7 @@ class DirectoryIdentity(NamedTuple):
 
 
 def directory_identity(path: bytes) -> DirectoryIdentity | None:
-    """What is at ``path``, a link itself; None if there is nothing. Raises `OSError`."""
+    """The identity of ``path``, not following a link; None if nothing is there. Raises `OSError`."""
     try:
         about = os.lstat(path)
         number = subvolume_number(path) if stat.S_ISDIR(about.st_mode) else None
@@ -43,8 +44,8 @@ def directory_identity(path: bytes) -> DirectoryIdentity | None:
 
 
 def is_same_directory(one: DirectoryIdentity | None, other: DirectoryIdentity | None) -> bool:
-    """Whether both are one directory, or both nothing. Devices may have other numbers after each mount (on btrfs, where
-    each subvolume has one, it depends on which is looked at first): they count only where no time of birth is known.
+    """Whether both are the same directory, or both None. Device numbers may change with each mount (on btrfs, where
+    each subvolume has one, they depend on the order of access): they count only where no time of birth is known.
     """
     if one is None or other is None or one.born is None or other.born is None:
         return one == other
@@ -52,10 +53,10 @@ def is_same_directory(one: DirectoryIdentity | None, other: DirectoryIdentity | 
 
 
 def exchange(one: bytes, other: bytes) -> None:
-    """Let two directories, absolute paths, change places: atomic, and durable when it returns.
+    """Exchange two directories, given by absolute paths: atomic, and durable when it returns.
 
-    Neither name is resolved through a link at its end. Raises `OSError`; with an errno of `CANNOT` nothing has happened
-    and never will.
+    A link at the end of a path is not followed. Raises `OSError`; with an errno of `CANNOT` nothing has happened, and a
+    retry is useless.
     """
     above = [os.open(os.path.dirname(path), _DIRECTORY) for path in (one, other)]
     try:
@@ -68,9 +69,9 @@ def exchange(one: bytes, other: bytes) -> None:
 
 
 def hindrance(root: bytes, mounted: Iterable[bytes], own_inside: Iterable[bytes]) -> str | None:
-    """Why the directory ``root`` cannot be exchanged for another one: a clause; None if it probably can.
+    """The reason why the directory ``root`` cannot be exchanged, as a clause; None if it probably can.
 
-    ``mounted`` are all mount points, ``own_inside`` what of Holdfast's lies in it and must stay what it is.
+    ``mounted`` are all mount points, ``own_inside`` Holdfast's own directories in it, which must stay there.
     """
     inside = root.rstrip(b"/") + b"/"
     points = list(mounted)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from holdfast.files.protected_directories import ProtectedDirectories
 
 _BLOCK = 512
-"""The unit of ``st_blocks``, whatever the file system's is."""
+"""The unit of ``st_blocks``, independent of the file system."""
 
 
 class DirectorySize(NamedTuple):
-    """What `replicate` would copy."""
+    """The amount that `replicate` would copy."""
 
     files: int
     """All that is no directory; one with several names once."""
@@ -28,9 +28,9 @@ class DirectorySize(NamedTuple):
 
 
 def size_of(directory: bytes, *, without: ProtectedDirectories) -> DirectorySize:
-    """Count what is in the directory and below, but for sockets, and the directories ``without``. Follows no link.
+    """Count the content of the directory, except sockets and the directories ``without``. Follows no link.
 
-    What is gone, or cannot be looked into, is left out. Raises `OSError` if that is the directory itself.
+    Vanished or unreadable entries are left out. Raises `OSError` if the directory itself is one.
     """
     counted = _Counted(without)
     top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -56,7 +56,7 @@ class _Counted:
         self._linked: set[tuple[int, int]] = set()
 
     def directories(self, entries: Iterable[os.DirEntry[str]]) -> Iterator[bytes]:
-        """Count what is in a directory, and tell which of it are directories themselves."""
+        """Count the entries of a directory, and return those that are directories themselves."""
         for entry in entries:
             try:
                 about = entry.stat(follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""Takes out of a copy of a tree what it is not to hold: all but the files that are named."""
+"""Prunes a copy of a tree: removes all but the named files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ _OWN: Final = UNDO_LOG_IN_TREE.split(b"/")[0]
 
 
 def keep_only(directory: bytes, files: Collection[bytes]) -> None:
-    """Remove everything below ``directory`` but ``files``, paths relative to it that need not be there, and what is
-    Holdfast's own at its top. Directories in which nothing was stay; those in which there is nothing any more go.
-    Permissions and times of what stays are as they were. Follows no link, also while others put some in place. Not
-    atomic. Raises `OSError`.
+    """Remove everything below ``directory`` but ``files``, relative paths that need not exist, and Holdfast's own
+    entries at its top. Directories that were empty stay; those that become empty are removed. The remaining entries
+    keep their permissions and times. Follows no link, not even one made meanwhile. Not atomic. Raises `OSError`.
     """
     above = {b""}
     for path in files:
@@ -66,7 +65,7 @@ def _changeable(top: int, path: bytes) -> Generator[int]:
 
 
 def _opened(top: int, path: bytes) -> tuple[int, os.stat_result, bool]:
-    """A directory, to be changed; what it was before; and whether its permissions are others now."""
+    """A directory, to be changed; its previous status; and whether its permissions were changed."""
     try:
         fd = open_below(top, path, _DIRECTORY, _RULES)
     except PermissionError:
@@ -91,15 +90,15 @@ def _opened(top: int, path: bytes) -> tuple[int, os.stat_result, bool]:
 
 
 def _entries(fd: int) -> list[tuple[bytes, bool]]:
-    """What is in a directory, and whether it is one itself, as the directory says: no inode is read for that, which in
-    a fresh snapshot would take longest.
+    """The entries of a directory, with whether each is a directory, as the listing says: no inode is read for that,
+    which in a fresh snapshot would take longest.
     """
     with os.scandir(fd) as found:
         return [(os.fsencode(entry.name), entry.is_dir(follow_symlinks=False)) for entry in found]
 
 
 def _holds_something(fd: int, name: bytes) -> bool:
-    """Whether anything but directories is in a directory, or it cannot be told."""
+    """Whether a directory has an entry that is no directory, or is unreadable."""
     left = [name]
     while left:
         path = left.pop()

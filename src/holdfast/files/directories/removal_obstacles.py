@@ -1,4 +1,4 @@
-"""Why something cannot be removed, for people: what is mounted there, and what chattr(1) protects."""
+"""Why an entry cannot be removed, for people: mounts there, and protection by chattr(1)."""
 
 from __future__ import annotations
 
@@ -20,25 +20,23 @@ _OURS = ((b"overlay", b"holdfast"), (b"fuse.holdfast", b"holdfast"))
 
 
 def mounted_at(path: bytes, *, below: bool = False) -> Sequence[bytes]:
-    """Where something is mounted: right at the real path ``path``, once for each mount; or there and ``below`` it. What
-    has to be unmounted first comes first.
+    """The mount points exactly at the real path ``path``, once for each mount; or there and ``below`` it. In the order
+    in which they must be unmounted.
     """
     points = [mount.point for mount in mounts()]
     return [point for point in reversed(points) if point == path or (below and under(point, path))]
 
 
 def type_mounted_at(path: bytes) -> bytes | None:
-    """The type of the file system that is mounted right at the real path ``path``, of the last if several are; None if
-    there is none.
-    """
+    """The type of the last file system mounted exactly at the real path ``path``; None if there is none."""
     found = [mount.type for mount in mounts() if mount.point == path]
     return found[-1] if found else None
 
 
 def refuse_others(path: bytes, *, below: int = 0) -> None:
-    """Raise `RefusedError` (``mounted_over``) if something is mounted right at the real path ``path`` that Holdfast has
-    not mounted there itself: it would be taken away with what is below it, and a tmpfs with all that is in it. The
-    first ``below`` mounts there may belong to any user.
+    """Raise `RefusedError` (``mounted_over``) if there is a mount exactly at the real path ``path`` that Holdfast has
+    not made itself: it would be removed with all mounts below it, and a tmpfs with its content. The first ``below``
+    mounts there may belong to any user.
     """
     there = [mount for mount in mounts() if mount.point == path][below:]
     ours = [(mount.type, mount.source) in _OURS for mount in there]
@@ -51,9 +49,7 @@ def refuse_others(path: bytes, *, below: int = 0) -> None:
 
 
 def removal_hint(error: OSError) -> str | None:
-    """What has to be done before what failed so can be removed, by the path that ``error`` names; None if that is not
-    known.
-    """
+    """Advice to make a failed removal possible, by the path in ``error``; None if there is none."""
     path = error.filename
     if not isinstance(path, bytes) or not path.startswith(b"/"):
         return None
@@ -76,7 +72,7 @@ def _unmounting(points: Sequence[bytes]) -> str | None:
 
 
 def _unprotecting(path: bytes) -> str | None:
-    """What is protected itself, or is in a directory that is."""
+    """The protected entry or directory, if ``path`` is protected itself or by its directory."""
     for at in (path, os.path.dirname(path)):
         found = syscalls.protection(at)
         if found:

@@ -29,19 +29,19 @@ _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ITSELF = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _RULES = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS
 _HERE = _RULES | syscalls.RESOLVE_NO_XDEV
-"""Not into what is mounted there either, from wherever it is."""
+"""Stops at any mount inside, whatever its source."""
 _WRITE = 0o222
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-"""What is said of a directory that something else has come in place of, too."""
+"""Errors for a directory that is gone, or was replaced by another kind of entry."""
 
 
 def replicate(source: bytes, target: bytes, *, without: ProtectedDirectories) -> None:
-    """Make the new directory ``target`` hold what ``source`` holds, sharing the blocks of files where that is possible.
+    """Copy ``source`` to the new directory ``target``, sharing the blocks of files where that is possible.
 
-    Each file is as it was at one moment, if its blocks can be shared; the tree need not be. What vanishes meanwhile is
+    Each file is of one moment, if its blocks can be shared; the tree need not be. Entries that vanish meanwhile are
     left out, and so are sockets, and the directories ``without``. Owners are kept if the user may give files away. On
-    another mount inside of ``source`` files are copied. Durable when it returns. Raises `OSError`, `FileExistsError`
-    among them; what was made until then stays.
+    another mount inside ``source`` files are copied. Durable when it returns. Raises `OSError`, including
+    `FileExistsError`; partial results stay.
     """
     source_fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -76,12 +76,12 @@ class _Copy:
                     raise
                 with _opened(self._target, os.path.dirname(at)) as above:
                     os.rmdir(os.path.basename(at), dir_fd=above)
-        for at, metadata in reversed(made):  # what is written to a directory changes its time
+        for at, metadata in reversed(made):  # writing to a directory changes its time
             with _opened(self._target, at) as target:
                 self._apply(target, metadata)
 
     def _directory(self, at: bytes, directories: list[bytes], made: list[tuple[bytes, Metadata]]) -> None:
-        """Copy what is in a directory, but for what is in those inside, which are added to ``directories``."""
+        """Copy the entries of a directory, except those of subdirectories, which are added to ``directories``."""
         with _opened(self._source, at) as source, _opened(self._target, at) as target:
             made.append((at, read_metadata(source, readable=True)))
             for name in map(os.fsencode, os.listdir(source)):
@@ -139,7 +139,7 @@ class _Copy:
 
 
 def give_metadata(fd: int, wanted: Metadata, *, root: bool) -> None:
-    """Give what was just made the metadata of what it is a copy of, as far as the user may. Raises `OSError`."""
+    """Give a new copy the metadata of its original, as far as the user may. Raises `OSError`."""
     if not root:
         made = os.fstat(fd)
         mode = wanted.mode if wanted.uid == made.st_uid else wanted.mode & ~0o6000
@@ -149,12 +149,12 @@ def give_metadata(fd: int, wanted: Metadata, *, root: bool) -> None:
 
 
 def _is_whiteout(found: os.stat_result) -> bool:
-    """Whether it is a device that any user may make, as it is none: overlayfs has it stand for what was removed."""
+    """Whether it is a whiteout of overlayfs: a pseudo-device that any user may make, in place of a removed entry."""
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
 
 
 def make_read_only(directory: bytes) -> None:
-    """Take the permission to write away from everybody, for the directory and all in it. Raises `OSError`."""
+    """Remove write permission for all users from the directory and its whole content. Raises `OSError`."""
     top = os.open(directory, _DIRECTORY)
     try:
         for _, fd, names in _walk(top):
@@ -169,11 +169,11 @@ def make_read_only(directory: bytes) -> None:
 
 
 def remove_whole(directory: bytes) -> None:
-    """Remove the directory and everything in it, whatever its permissions; nothing there is no error. Follows no link,
-    and none in place of the directory either.
+    """Remove the directory and its content, whatever its permissions; harmless if it is gone. Follows no link, not even
+    in place of the directory.
 
-    What is mounted there stays whole, and its mount point with all above it: EBUSY. Raises `OSError`, with the path of
-    what cannot be removed.
+    Mounts inside stay complete, with their mount points and all directories above: EBUSY. Raises `OSError`, with the
+    path that cannot be removed.
     """
     above, name = os.path.split(directory.rstrip(b"/"))
     try:
@@ -190,7 +190,7 @@ def remove_whole(directory: bytes) -> None:
                     _unlock(fd, name)
             except FileNotFoundError:
                 return
-            # (What goes from in there meanwhile is an error: something may be left.)
+            # (If entries in there vanish meanwhile that is an error: others may be left.)
             with _opened(parent, name, _HERE) as top, _prefix_errors(name):
                 _empty(top)
             os.rmdir(name, dir_fd=parent)
@@ -213,15 +213,15 @@ def _empty(top: int) -> None:
 
 @contextmanager
 def _prefix_errors(above: bytes, name: bytes = b"") -> Generator[None]:
-    """What fails in the block names a path relative to ``above``: it is raised with that in front. ``name`` is what it
-    is about where it names none.
+    """Errors of the block with a path relative to ``above`` are raised with that prepended. ``name`` stands in for a
+    missing path.
     """
     try:
         yield
     except OSError as error:
         path = error.filename if isinstance(error.filename, bytes) else name
         if above.startswith(b"/"):
-            above = os.path.realpath(above)  # (as a descriptor's name, it means nothing to others)
+            above = os.path.realpath(above)  # (the name of a descriptor means nothing to others)
         raise OSError(error.errno, error.strerror, os.path.join(above, path)) from error
 
 
@@ -245,7 +245,7 @@ def _walk(top: int, *, unlock: bool = False) -> Generator[tuple[bytes, int, list
 
 
 def _unlock(fd: int, name: bytes) -> None:
-    """Give its owner all permissions for what was the directory ``name`` a moment ago, and may be a link by now."""
+    """Give its owner all permissions for ``name``, which was a directory a moment ago, and may be a link by now."""
     if stat.S_ISDIR(os.fstat(fd).st_mode):
         try:
             os.chmod(f"/proc/self/fd/{fd}", 0o700)
@@ -272,7 +272,7 @@ def _opened(top: int, path: bytes, rules: int = _RULES) -> Generator[int]:
 
 @contextmanager
 def _itself(directory: int, name: bytes, rules: int = _RULES) -> Generator[int]:
-    """What ``name`` is in ``directory``, a link too."""
+    """A descriptor of the entry ``name`` in ``directory``, not following a link."""
     try:
         fd = syscalls.openat2(directory, name, _ITSELF, rules)
     except OSError as error:

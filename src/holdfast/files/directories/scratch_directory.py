@@ -22,11 +22,11 @@ _LOCK = b".lock"
 
 @contextmanager
 def scratch(above: bytes) -> Generator[bytes]:
-    """An empty private directory in ``above``, a private one that holds nothing else; removed after the block, whatever
-    is in it by then.
+    """An empty private directory in ``above``, a private directory for only these; removed after the block with its
+    content.
 
-    What killed processes have left there goes first: a process that uses a directory holds a lock on it, which the
-    kernel drops. Raises `StorageError` if none can be made.
+    First removes those left by killed processes: a process locks its directory while it uses it, and the kernel drops
+    the lock. Raises `StorageError` if none can be made.
     """
     try:
         path, held = _made(above)
@@ -44,7 +44,7 @@ def scratch(above: bytes) -> Generator[bytes]:
 def _made(above: bytes) -> tuple[bytes, int]:
     guard = os.open(os.path.join(above, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(guard, fcntl.LOCK_EX)  # (None is there without its lock while this one is held.)
+        fcntl.flock(guard, fcntl.LOCK_EX)  # (no directory is there unlocked while this lock is held)
         _sweep(above)
         path = os.path.join(above, secrets.token_hex(8).encode())
         os.mkdir(path, 0o700)

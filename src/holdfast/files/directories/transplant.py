@@ -1,5 +1,5 @@
-"""Bringing single entries of one directory tree into another, whatever they are: what no checkpoint holds, and is to be
-in the other tree as it is in this one.
+"""Copies single entries of any kind from one directory tree to another: those that no checkpoint contains, and that
+must be the same in both.
 
 No link is followed on either side (I7). Each entry is replaced atomically; names of temporary files carry a nonce.
 """
@@ -29,12 +29,12 @@ _GONE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 
 
 def transplant(source: bytes, target: bytes, paths: Iterable[bytes], *, nonce: str) -> list[bytes]:
-    """Make what is at each of ``paths`` in ``target`` what is there in ``source``; those that could not be, as
-    something is in their way.
+    """Make the entry at each of ``paths`` in ``target`` the same as in ``source``; returns the paths that are
+    obstructed.
 
-    What is not in the source goes from the target, a directory only if it is empty by then. Directories above a path
-    are made as they are in the source. A repeated call finishes one that was cut short. Nothing is durable before
-    the file system is synced. Raises `OSError`.
+    Entries missing in the source are removed from the target, a directory only if it is empty by then. Directories
+    above a path are made as in the source. A repeated call completes an interrupted one. Nothing is durable before the
+    file system is synced. Raises `OSError`.
     """
     source_fd, target_fd = os.open(source, _DIRECTORY), -1
     try:
@@ -72,7 +72,7 @@ class _Transplant:
         return sorted(left)
 
     def _bring(self, source: int, above: bytes, name: bytes, found: os.stat_result) -> bool:
-        """Make the entry; False if something is in its way."""
+        """Make the entry; False if it is obstructed."""
         if above and not self._directories(above):
             return False
         with self._opened(self._target, above) as target:
@@ -104,7 +104,7 @@ class _Transplant:
             return True
 
     def _directories(self, path: bytes) -> bool:
-        """See to it that the directory ``path`` is there, as it is in the source; False if something is in its way."""
+        """Ensure that the directory ``path`` exists, as in the source; False if it is obstructed."""
         parts = path.split(b"/")
         for depth in range(1, len(parts) + 1):
             above, name = b"/".join(parts[: depth - 1]), parts[depth - 1]
@@ -132,7 +132,7 @@ class _Transplant:
             os.close(source_fd)
 
     def _give(self, source: int, target: int, name: bytes, made: bytes) -> None:
-        """Give what was made the metadata of the entry ``name``."""
+        """Give the new object the metadata of the entry ``name``."""
         source_fd = os.open(name, _ITSELF, dir_fd=source)
         try:
             target_fd = os.open(made, _ITSELF, dir_fd=target)
@@ -145,7 +145,7 @@ class _Transplant:
 
     @contextmanager
     def _opened(self, top: int, path: bytes) -> Generator[int]:
-        """The directory ``path``, reached by no link; -1 if there is none."""
+        """The directory ``path``, reached without links; -1 if there is none."""
         try:
             fd = syscalls.openat2(top, path or b".", _DIRECTORY, _RULES)
         except OSError as error:

@@ -1,8 +1,7 @@
-"""What every file of a tree looks like from outside, ignored ones included, to tell later which of them somebody has
-touched.
+"""Records the status of every file of a tree, including ignored ones, to find out later which of them were changed.
 
-Unlike a scan this knows no ignore rules and reads no content: a file that is written to has another time of change,
-one that was replaced another inode. The root's own entry is not among them, so that a tree may be renamed in between.
+Unlike a scan this uses no ignore rules and reads no content: a write changes the time of change, a replacement the
+inode. The root's own entry is left out, so that a tree may be renamed in between.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _RULES = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESO
 
 
 class FileStamp(NamedTuple):
-    """Of one entry, a link itself. Of a directory, whose times change with what is in it, mode and owner alone."""
+    """The stamp of one entry, not following a link; of a directory, whose times vary, only mode and owner."""
 
     mode: int
     uid: int
@@ -45,8 +44,8 @@ Stamps: TypeAlias = dict[bytes, FileStamp]
 
 
 def stamps(root: bytes, *, without: ProtectedDirectories) -> Stamps:
-    """Look at all that is in the directory ``root`` but for the directories ``without``. What vanishes meanwhile is
-    left out. Raises `OSError`.
+    """Take the stamps of all entries below ``root``, except the directories ``without``. Entries that vanish meanwhile
+    are left out. Raises `OSError`.
     """
     found: Stamps = {}
     waiting = [b""]
@@ -86,7 +85,7 @@ def stamps(root: bytes, *, without: ProtectedDirectories) -> Stamps:
 
 
 def stamp_of(about: os.stat_result) -> FileStamp:
-    """That of anything but a directory."""
+    """The stamp of anything but a directory."""
     return FileStamp(
         about.st_mode,
         about.st_uid,
@@ -99,5 +98,5 @@ def stamp_of(about: os.stat_result) -> FileStamp:
 
 
 def changed_paths(before: Stamps, after: Stamps) -> list[bytes]:
-    """The paths at which something has changed, come or gone, sorted."""
+    """The paths of changed, new and removed entries, sorted."""
     return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))

@@ -1,1 +1,1 @@
-"""What is read of a repository of Git without Git: its configuration, and whether it holds an object."""
+"""Reads a Git repository without Git: its configuration, and whether it contains an object."""

@@ -18,7 +18,7 @@ _MAX_CONFIG_FILES = 64
 _MAX_INCLUDES = 10
 _LEADS = b"gitdir: "
 MAX_RULES_BYTES = 1 << 20
-"""What is read of a rule file; an absurdly large one is cut at the last whole line before this."""
+"""Limit for reading a rule file; a larger one is cut at the last whole line before it."""
 
 # Compiled, and kept by `re`, when there is a file to read.
 _SECTION = rb"\s*\[\s*([-.A-Za-z0-9]+)\s*(\"(?:[^\"\\]|\\.)*\")?\s*\]"
@@ -31,7 +31,7 @@ class GitUser(NamedTuple):
     """Whose global excludes are obeyed."""
 
     home: bytes | None = None
-    """The home directory; None: there is none, and nothing of it is read."""
+    """The home directory; None: there is none, so no file of it is read."""
     config_home: bytes | None = None
     """``$XDG_CONFIG_HOME``; None for the default, ``.config`` in the home."""
     system_config: bytes | None = b"/etc/gitconfig"
@@ -74,8 +74,8 @@ def _join(directory: bytes, path: bytes) -> bytes:
 
 
 def _git_directories(dot_git: bytes) -> tuple[bytes, bytes] | None:
-    """The common directory behind ``.git``, and the work tree's own; None if it is no directory of Git, nor a file that
-    points to one.
+    """The common directory behind ``.git``, and that of the work tree; None if it is neither a directory of Git, nor a
+    file that points to one.
     """
     git_dir = dot_git
     if os.path.isfile(dot_git):
@@ -120,8 +120,8 @@ def global_excludes(user: GitUser, repository: Repository | None) -> bytes | Non
 
 
 class _Search:
-    """Looks for the last ``core.excludesFile`` in configuration files, which any user may have written: what they
-    include is read up to a number of files and bytes in all.
+    """Looks for the last ``core.excludesFile`` in configuration files, which any user may have written: includes are
+    limited in number of files and total bytes.
     """
 
     def __init__(self, home: bytes | None) -> None:
@@ -131,7 +131,7 @@ class _Search:
         self._bytes = _MAX_CONFIG_BYTES
 
     def read(self, path: bytes, includes: int = _MAX_INCLUDES) -> None:
-        """Read the file ``path`` and, ``includes`` deep, what it includes."""
+        """Read the file ``path`` and its includes, up to ``includes`` levels deep."""
         if not self._files or not self._bytes:
             return
         text = read_bounded(path, self._bytes)

@@ -23,9 +23,9 @@ _RULES = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 
 
 class GitObjects:
-    """Asks the nearest repository at or above a path, not above the root. What it cannot tell it says no to: what a
-    filter has changed, a repository of SHA-256, a linked worktree, a file larger than 16 MiB. It follows no link, as
-    what is in the tree may be hostile (I7).
+    """Asks the nearest repository at or above a path, not above the root. The answer is no where it is unknown: files
+    changed by a filter, a repository of SHA-256, a linked worktree, a file larger than 16 MiB. It follows no link, as
+    the content of the tree may be hostile (I7).
     """
 
     def __init__(self, root: bytes) -> None:
@@ -56,7 +56,7 @@ def _holds(root: int, path: bytes) -> bool:
 
 @contextmanager
 def _opened(directory: int, path: bytes, flags: int) -> Generator[int]:
-    """Raises `OSError`; also if it is neither a directory nor a regular file, as those may never end."""
+    """Raises `OSError`; also for anything but a directory or regular file, as others may never end."""
     fd = syscalls.openat2(directory, path, flags, _RULES)
     try:
         if not flags & os.O_DIRECTORY and not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -73,7 +73,7 @@ def _name(root: int, path: bytes) -> bytes:
         with open(fd, "rb", closefd=False) as file:
             content = file.read(_MOST_BYTES + 1) if size <= _MOST_BYTES else b""
         if len(content) == size:
-            from hashlib import sha1  # (with OpenSSL: most runs lose nothing)
+            from hashlib import sha1  # (with OpenSSL: most runs remove no content)
 
             return sha1(b"blob %d\0" % size + content, usedforsecurity=False).digest()
     return b""

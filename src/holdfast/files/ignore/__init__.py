@@ -1,1 +1,1 @@
-"""Which paths are captured: ignore files and their patterns, exclusions, what is reserved."""
+"""Which paths are captured: ignore files and their patterns, exclusions, reserved paths."""

@@ -1,7 +1,7 @@
 """Gitignore patterns of one rule file, parsed as Git parses them.
 
 The grammar is that of Git's ``dir.c`` (lines, negation, anchoring) and ``wildmatch.c`` (globs), over bytes.
-`_rule_matcher` answers by what is parsed here.
+`_rule_matcher` matches with these patterns.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _ALL = frozenset(range(1, 256)) - {SLASH}
 
 
 class Pattern(NamedTuple):
-    """One line of a rule file that can match something."""
+    """One line of a rule file that is a pattern."""
 
     negative: bool
     directory_only: bool
     anchored: bool
-    """It is compared with the path from the rule file's directory, not with the last name alone."""
+    """Compared with the path from the rule file's directory, and not only with the last name."""
     tokens: tuple[Token, ...]
 
 
@@ -70,7 +70,7 @@ def parse_rules(content: bytes) -> list[Pattern]:
 
 
 def parse_line(line: bytes) -> Pattern | None:
-    """One line without its line end as a pattern, or None if it can match nothing."""
+    """Parse one line without its line end as a pattern, or None if it can match no path."""
     text = _trim(line)
     negative = text[:1] == b"!"
     if negative:
@@ -90,7 +90,7 @@ def parse_line(line: bytes) -> Pattern | None:
 
 
 def _trim(line: bytes) -> bytes:
-    """``line`` without trailing spaces, unless the first of them is escaped."""
+    """``line`` without unescaped trailing spaces."""
     stripped = line.rstrip(b" ")
     if len(stripped) == len(line):
         return line
@@ -99,10 +99,10 @@ def _trim(line: bytes) -> bytes:
 
 
 def _tokenize(text: bytes, anchored: bool) -> list[Token] | None:
-    """``text`` as `wildmatch` reads it, or None if it matches nothing whatever the name."""
+    """``text`` in the interpretation of `wildmatch`, or None if it can match no name."""
     tokens: list[Token] = []
-    # Git compares the part before the first wildcard as a string and begins to match behind it: two stars right there
-    # stand at the beginning of a pattern, whatever came before.
+    # Git compares the part before the first wildcard as a string and begins to match after it: two stars right there
+    # are at the beginning of a pattern, whatever is before them.
     special = re.search(rb"[*?\[\\]", text)
     begin = special.start() if special else len(text)
     at = 0
@@ -143,7 +143,7 @@ def _tokenize(text: bytes, anchored: bool) -> list[Token] | None:
 
 
 def _bracket(text: bytes, at: int) -> tuple[frozenset[int], int] | None:
-    """What the bracket expression whose inside begins at ``at`` matches, and where it ends; None if malformed."""
+    """The bytes matched by the bracket expression whose inside begins at ``at``, and its end; None if malformed."""
     negated = text[at : at + 1] in (b"!", b"^")
     if negated:
         at += 1

@@ -1,8 +1,8 @@
-"""Answers by the gitignore patterns of one rule file: looked up in tables, or matched.
+"""Applies the gitignore patterns of one rule file: by tables, or by matching.
 
-Most patterns are names, ``*.suffix`` or paths and are answered from dictionaries; what has more wildcards is translated
-by `pathspec`, after what it reads otherwise than Git (bracket expressions, escapes, stars beside other characters) was
-resolved by `patterns`.
+Most patterns are names, ``*.suffix`` or paths and are looked up in dictionaries; those with more wildcards are
+translated by `pathspec`, after `_patterns` has resolved the syntax in which it differs from Git (bracket expressions,
+escapes, stars beside other characters).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from holdfast.files.ignore._patterns import Pattern, Token
 
 MAX_GLOBS = 1000
-"""Of the patterns of one file that take an expression, so many are obeyed. Each costs time with every name."""
+"""Limit of the patterns of one file that need a regular expression. Each costs time for every name."""
 
 _Variants = list[tuple[bytes, str | None, bytes]]
-"""What a pattern that takes no expression matches: what is before a wildcard, that (if there is one), the rest."""
+"""The matches of a pattern without an expression: the part before the wildcard, the wildcard or None, the rest."""
 
 _GLOBS_AT_ONCE = 100
 """The time that an expression takes grows faster than its groups."""
@@ -40,7 +40,7 @@ class Rules:
         self._directories: _Table | None = None
         self._others: _Table | None = None
         self.left_out = 0
-        """How many patterns are not obeyed, since `MAX_GLOBS` before them were no simpler."""
+        """Number of patterns that are ignored, as the limit `MAX_GLOBS` was reached before them."""
         globs = 0
         for pattern in patterns:
             variants = _variants(pattern.tokens)
@@ -53,7 +53,7 @@ class Rules:
 
     def verdict(self, path: bytes, name: bytes, is_directory: bool) -> bool | None:
         """True if ``path`` (from the rule file's directory; ``name`` is its last part) is excluded, False if a negation
-        takes it back, None if no pattern speaks of it. What a pattern says of parent directories is not considered.
+        includes it, None if no pattern matches. Patterns that match parent directories are not considered.
         """
         if not self._patterns:
             return None
@@ -118,7 +118,7 @@ class _Table:
 
 
 class _Affixes:
-    """Patterns that are one wildcard with something before and behind it, by the lengths of these two.
+    """Patterns of one wildcard with a prefix and a suffix, by the lengths of these two.
 
     A text is looked up once for each pair of lengths, of which a rule file of limited size cannot have many.
     """
@@ -133,9 +133,9 @@ class _Affixes:
         self._by_length.setdefault((len(before), len(after)), {})[before, after] = number
 
     def last(self, text: bytes, best: int, *, within_a_name: bool = False) -> int:
-        """The highest number of those that match ``text``, if it is above ``best``; else that.
+        """The highest number of those that match ``text``, if it is above ``best``; otherwise ``best``.
 
-        ``within_a_name``: what the wildcard stands for holds no slash.
+        ``within_a_name``: the wildcard matches no slash.
         """
         length = len(text)
         for (before, after), known in self._by_length.items():
@@ -157,7 +157,7 @@ class _Globs:
         self._expression = _compile(pattern for _, pattern in numbered)
 
     def last(self, path: bytes) -> int:
-        """The highest number of those that match, or -1."""
+        """The highest number of the matching patterns, or -1."""
         match = self._expression.fullmatch(path)
         return -1 if match is None or match.lastindex is None else self.numbers[match.lastindex - 1]
 
@@ -202,9 +202,9 @@ def _compile(patterns: Iterable[Pattern]) -> re.Pattern[bytes]:
 
 
 def _canonical(pattern: Pattern) -> tuple[str, dict[str, str]]:
-    """``pattern`` in the syntax that `pathspec` and Git read alike, with marks for the rest, and what those mean.
+    """``pattern`` in the syntax common to `pathspec` and Git, with marks for the rest, and the meaning of these.
 
-    A mark is one character that is no byte's; it stands for an expression that is put in after the translation.
+    A mark is one character that stands for no byte; it is replaced by an expression after the translation.
     """
     replacements: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""What the ignore rules leave out: for a watcher, which need not look there, and for people who want to know."""
+"""The paths excluded by the ignore rules: for a watcher, which can skip them, and for people."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from holdfast.files.ignore.rules import DirectoryRules, IgnoreSources
 
 
-# A directory with the ignore rules that are in force in it, for looking at what they say without a scan.
+# A directory with the ignore rules in force in it, for looking their effect up without a scan.
 
 
 class ListedEntry(NamedTuple):
-    """What lies in such a directory."""
+    """An entry of such a directory."""
 
     path: bytes
     """From the root."""
@@ -30,16 +30,16 @@ class ListedEntry(NamedTuple):
     excluded: bool
     """By the rules."""
     entry: os.DirEntry[str]
-    """To be asked while the directory is open."""
+    """Usable only while the directory is open."""
 
 
 @contextmanager
 def list_directory(
     root: bytes, path: bytes, above: DirectoryRules
 ) -> Generator[tuple[DirectoryRules, Iterator[ListedEntry]]]:
-    """The rules in the directory ``path`` below ``root``, and what it holds, in no order; ``above`` are its parent's.
+    """The rules in the directory ``path`` below ``root``, and its entries, unordered; ``above`` are its parent's rules.
 
-    The directory itself is not opened through a link. Raises `OSError`, also while the items are gone through.
+    The directory itself is not opened through a link. Raises `OSError`, also during the iteration.
     """
     fd = os.open(os.path.join(root, path), _DIRECTORY)
     try:
@@ -62,10 +62,10 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def excluded_paths(root: bytes, outer: DirectoryRules, *, reserved: frozenset[bytes] = frozenset()) -> Iterator[bytes]:
-    """Every path below ``root`` that the rules exclude, sorted; of an excluded directory only its own, with a slash.
+    """Every path below ``root`` that the rules exclude, sorted; an excluded directory as one path, with a slash.
 
-    ``outer`` are the rules from outside of the tree, ``reserved`` what `ReservedPaths.paths` says. Nothing is said of
-    what cannot be read: a scan does.
+    ``outer`` are the rules from outside the tree, ``reserved`` is `ReservedPaths.paths`. Unreadable directories are
+    skipped silently: a scan reports them.
     """
     waiting: list[tuple[bytes, DirectoryRules]] = [(b"", outer)]
     while waiting:
@@ -135,7 +135,7 @@ class ExcludedDirectories:
         return before != self._outside
 
     def refresh(self) -> None:
-        """Look anew for what is reserved, and read the rule files again when next asked."""
+        """Find the reserved paths again, and read the rule files again when next asked."""
         self._reserved = find_reserved(self._root, self._never)
         self._rules.clear()
         self._known.clear()
@@ -179,10 +179,10 @@ class ExcludedDirectories:
         return rules
 
     def _read(self, directory: bytes, lies_at: bytes, above: DirectoryRules | None) -> DirectoryRules:
-        """The rules in ``directory``, with its own rule files; None stands for what is above the root."""
+        """The rules in ``directory``, with its own rule files; None for the level above the root."""
         gitignore = checkpointignore = None
         try:
-            # Only names of rule files are looked for, and what they say decides nothing but what is watched.
+            # Only rule files are looked for by name, and they only decide which paths are watched.
             fd = os.open(os.path.join(self._root, lies_at), _DIRECTORY)
         except OSError:
             pass

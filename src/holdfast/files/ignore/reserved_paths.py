@@ -1,7 +1,7 @@
-"""What of a tree is neither captured nor ever changed: what is ours in it (I14), and its repository's Git directory.
+"""The paths of a tree that are neither captured nor ever changed: Holdfast's own (I14), and the Git directory.
 
-A name ``.git`` is left out everywhere; but Git lets its directory be called anything, with a file ``.git`` that points
-there (``git init --separate-git-dir``, work trees of a bare repository).
+The name ``.git`` is left out everywhere; but a Git directory may have any name, with a file ``.git`` that points there
+(``git init --separate-git-dir``, work trees of a bare repository).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ReservedPaths(NamedTuple):
-    """Directories of a tree that are left alone, told by their paths and by what they are."""
+    """Directories of a tree that are left alone, by path and by identity."""
 
     paths: frozenset[bytes]
     """From the root."""
@@ -43,7 +43,7 @@ class ReservedPaths(NamedTuple):
 
 
 def find_reserved(root: bytes, never: Iterable[bytes]) -> ReservedPaths:
-    """What is reserved in the tree at ``root`` now: the directories ``never`` and those of Git, all absolute paths."""
+    """The reserved paths in the tree at ``root``: the directories ``never`` and those of Git, all absolute paths."""
     inside = root.rstrip(b"/") + b"/"
     paths: set[bytes] = set()
     places: set[tuple[int, int]] = set()

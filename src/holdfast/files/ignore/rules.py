@@ -1,8 +1,8 @@
-"""Which paths of a tree are no part of what is captured: Git's exclude rules, `.checkpointignore`, and what is ours.
+"""Decides which paths of a tree are not captured: by Git's exclude rules, `.checkpointignore`, and reserved paths.
 
 Path by path, Git's part of the answer is that of ``git check-ignore --no-index``, in a repository and, with the same
-files, in a folder that is none: nested repositories are ordinary files, and what a Git index was forced to hold is not
-known here. ``.checkpointignore`` (same syntax, at any depth) only adds: a negation there takes back a pattern of a
+files, in a folder that is none: nested repositories are ordinary files, and files added to a Git index by force are
+unknown here. ``.checkpointignore`` (same syntax, at any depth) only adds: a negation there cancels a pattern of a
 ``.checkpointignore``, never one of Git's.
 """
 
@@ -112,7 +112,7 @@ class _RuleFile:
 
 
 _Layer = tuple[_RuleFile, int, bytes]
-"""Rules, how much of a path lies above their directory, and what stands before it if that is outside the workspace."""
+"""Rules, the length of the path above their directory, and its prefix if that is outside the workspace."""
 
 
 class _Outside(NamedTuple):
@@ -141,7 +141,7 @@ class DirectoryRules:
     def excluded(self, path: bytes, name: bytes, is_directory: bool) -> bool:
         """True if the entry ``path`` (from the root; ``name`` is its last part) is not captured.
 
-        The directories above it must not be excluded themselves: what lies in an excluded one is never asked for.
+        The directories above it must not be excluded themselves: callers never ask for the content of an excluded one.
         """
         if name in _ALWAYS_NAMES or name.startswith(TEMPORARY_PREFIX):
             return True
@@ -160,7 +160,7 @@ class DirectoryRules:
         return False
 
     def below(self, path: bytes, gitignore: bytes | None, checkpointignore: bytes | None) -> DirectoryRules:
-        """The rules for the directory ``path`` below, given the content of its rule files (None: it has none)."""
+        """The rules for the directory ``path`` below, given the content of its rule files (None for a missing one)."""
         if gitignore is None and checkpointignore is None:
             return self
         return self._with(path + b"/", gitignore, checkpointignore)
@@ -197,10 +197,10 @@ class IgnoreSources:
         self._unreadable: set[bytes] = set()
 
     def outer(self) -> DirectoryRules:
-        """The rules that hold above the root, as the files say now; the same object while they say the same.
+        """The rules from above the root, as in the files now; the same object while they are unchanged.
 
-        A root that its own repository excludes is still what its user wants to be remembered: then the rules of that
-        repository's files above the root are not obeyed.
+        A root excluded by its own repository must be captured all the same: then that repository's rule files above the
+        root are ignored.
         """
         repository = find_repository(self._root)
         contents: list[_Outside] = []
@@ -231,7 +231,7 @@ class IgnoreSources:
         return self._last
 
     def _read(self, path: bytes, *, follow: bool = True) -> bytes:
-        """The rules in the file ``path``; one that cannot be read is named, once, and not obeyed."""
+        """The rules in the file ``path``; an unreadable file is reported once, and ignored."""
         try:
             found = read_regular(path, MAX_RULES_BYTES + 1, follow=follow)
         except OSError as error:
@@ -292,14 +292,14 @@ def _rules(cache: dict[bytes, _RuleFile], content: bytes, where: bytes) -> _Rule
 
 def read_rule_file(directory: int, name: bytes) -> bytes | None:
     """The content of the rule file ``name`` in an open directory; None if there is none. A link is not followed (I7),
-    as Git does not. What is longer than `MAX_RULES_BYTES` is cut. Raises `OSError` if there is one that cannot be read.
+    as in Git. A file longer than `MAX_RULES_BYTES` is cut. Raises `OSError` if it is unreadable.
     """
     return read_regular(name, MAX_RULES_BYTES + 1, dir_fd=directory, follow=False)
 
 
 def read_rule_files(directory: int) -> tuple[bytes | None, bytes | None]:
-    """What ``.gitignore`` and ``.checkpointignore`` in an open directory say; None for one that is not there or cannot
-    be read: for who only asks what is likely to be captured.
+    """The content of ``.gitignore`` and ``.checkpointignore`` in an open directory; None for a missing or unreadable
+    one: for callers that need only a likely answer.
     """
 
     def read(name: bytes) -> bytes | None:

@@ -1,7 +1,7 @@
 """SQLite's files: a database and its logs, which are one state only together (https://sqlite.org/fileformat2.html).
 
-``NAME-wal`` holds what was committed and is not in ``NAME`` yet, ``NAME-journal`` what has to be taken back out of it.
-``NAME-shm`` is an index of the former, made anew by whichever program opens the database first.
+``NAME-wal`` contains commits that are not in ``NAME`` yet, ``NAME-journal`` the data for rolling ``NAME`` back.
+``NAME-shm`` is an index of the former, rebuilt by the first program that opens the database.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 MAGIC = b"SQLite format 3\0"
 LOGS = (b"-wal", b"-journal")
-"""What the names of a database's logs end in."""
+"""Suffixes of the names of a database's logs."""
 INDEX = b"-shm"
 
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def database_of(name: bytes) -> bytes | None:
-    """The name of the database that a file called ``name`` would be a log of; None if it is none's."""
+    """The name of the database of a log called ``name``; None if that is no name of a log."""
     for end in LOGS:
         if name.endswith(end) and len(name) > len(end):
             return name[: -len(end)]
@@ -55,10 +55,10 @@ def is_database(dir_fd: int, name: bytes) -> bool:
 
 
 def openers_of(files: Collection[tuple[int, int]], names: Collection[bytes]) -> list[DirectoryUser]:
-    """The processes that have one of ``files``, by device and inode, open, or what had one of the absolute paths
-    ``names`` before that was removed or replaced: other ones than this, as far as this user may look into them.
+    """The processes that have open one of ``files``, by device and inode, or a file that had one of the absolute paths
+    ``names`` and was removed or replaced: other processes than this, as far as this user may inspect them.
 
-    (A program goes on with a database that was removed, and makes its next journal beside what has the name by then.)
+    (A program continues with a removed database, and makes its next journal beside the file that has the name by then.)
     """
     gone = frozenset(name + b" (deleted)" for name in names)
     return sorted(

@@ -1,1 +1,1 @@
-"""The stat cache that lets a scan skip what has not changed, and how one is begun from another."""
+"""The stat cache that lets a scan skip unchanged files, and ways to derive one from another."""

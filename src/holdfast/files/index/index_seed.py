@@ -45,7 +45,7 @@ class LowerTree(Protocol):
 
 
 class _Directory:
-    """What one directory holds."""
+    """The entries of one directory."""
 
     __slots__ = ("directories", "files")
 
@@ -55,10 +55,10 @@ class _Directory:
 
 
 def seed(index: StatIndex, lower: LowerTree, source: bytes, path: bytes, above: DirectoryRules) -> None:
-    """Enter what ``lower`` holds below ``source`` as what is now below ``path``, where the rules ``above`` hold.
+    """Enter the content of ``lower`` below ``source`` as the content below ``path``, under the rules ``above``.
 
-    The index holds nothing below ``path`` yet. If it is labelled with the manifest of ``lower`` and empty, and
-    ``path`` is the root, what the rules leave out is noted as gone; otherwise all that they do not is noted as new.
+    The index has no entry below ``path`` yet. If it is empty, and labelled with the manifest of ``lower``, and ``path``
+    is the root, excluded paths are noted as gone; otherwise all other paths are noted as new.
     """
     index.close()
     found = _grouped(lower, source)

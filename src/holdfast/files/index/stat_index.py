@@ -42,13 +42,13 @@ KNOWN = 0
 RACY = 1
 """The hash was right, but content may have changed since without a trace in the signature."""
 NOT_CAPTURED = 2
-"""No entry: what it is, or its size, is not captured."""
+"""No entry: the type or size of the file is not captured."""
 FAILED = 3
 """No entry: it could not be read, and is tried again."""
 
 
 class Signature(NamedTuple):
-    """What `stat` says of a file that changes when its content does."""
+    """The part of `stat` that changes when a file's content does."""
 
     mtime_ns: int
     ctime_ns: int
@@ -59,12 +59,12 @@ class Signature(NamedTuple):
 
 
 def signature_of(info: os.stat_result) -> Signature:
-    """What the index keeps of a stat result."""
+    """The part of a stat result that the index keeps."""
     return Signature(info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode)
 
 
 class KnownFile(NamedTuple):
-    """What the index holds of a path."""
+    """The record of a path in the index."""
 
     entry: Entry
     signature: Signature
@@ -109,7 +109,7 @@ class DirectoryColumns:
     def __init__(self, record: DirectoryRecord | None = None) -> None:
         self.fingerprint = UNKNOWN_FINGERPRINT
         self.names: list[bytes] = []
-        """Of everything that is no directory and not ignored, in the order of `stats`, `flags` and `hashes`."""
+        """Names of all captured entries except directories, in the order of `stats`, `flags` and `hashes`."""
         self.directories: list[bytes] = []
         self.ignored_files: list[bytes] = []
         self.ignored_directories: list[bytes] = []
@@ -206,7 +206,7 @@ def make_key(
     ignored_directories: bytes,
     stats: array[int],
 ) -> bytes:
-    """What a walk compares: the rules' fingerprint, four lists of names joined by ``/``, `COLUMNS` numbers a name."""
+    """The key that a walk compares: rules' fingerprint, lists of names joined by ``/``, `COLUMNS` numbers a name."""
     return fingerprint + b"\0".join((names, directories, ignored_files, ignored_directories, stats.tobytes()))
 
 
@@ -223,15 +223,15 @@ class StatIndex:
 
     def __init__(self) -> None:
         self.root: Hash | None = None
-        """The root page of the labelled manifest; None if it is not known what manifest the index stands by."""
+        """The root page of the labelled manifest; None if the manifest of the index is unknown."""
         self.directories: dict[bytes, DirectoryRecord] = {}
         """By path; the root is ``b""``."""
         self.delta: dict[bytes, tuple[Entry | None, Entry | None]] = {}
         """Each path whose entry is not the one in the labelled manifest: that one, and the present one."""
         self.changed = False
-        """True if `save` would write something else than is in the file."""
+        """True if `save` would write a different file."""
         self.checksum = _NO_HASH
-        """That of the file, as it was loaded or saved; zeros if there is none."""
+        """The checksum of the file, as loaded or saved; zeros if there is none."""
         self._open: dict[bytes, tuple[DirectoryColumns, dict[bytes, int]]] = {}
 
     def label(self, root: Hash) -> None:
@@ -254,7 +254,7 @@ class StatIndex:
             self.delta[path] = (before, after)
 
     def get(self, path: bytes) -> KnownFile | None:
-        """What is known of ``path`` for certain as long as its signature is the same; None if nothing is."""
+        """The facts about ``path`` that are certain while its signature is the same; None if there are none."""
         parent, _, name = path.rpartition(b"/")
         found = self._columns(parent, make=False)
         at = None if found is None else found[1].get(name)
@@ -279,7 +279,7 @@ class StatIndex:
         self.changed = True
 
     def drop(self, path: bytes) -> None:
-        """Nothing is at ``path`` any more; no error if nothing was."""
+        """Remove ``path``, which no longer exists; harmless if unknown."""
         parent, _, name = path.rpartition(b"/")
         found = self._columns(parent, make=False)
         if found is None or name not in found[1]:
@@ -351,7 +351,7 @@ class StatIndex:
         return found
 
     def _make(self, path: bytes) -> None:
-        """Note a directory that is not known, and those above it that are not."""
+        """Note an unknown directory, and the unknown directories above it."""
         while path not in self.directories:
             self.directories[path] = DirectoryColumns().record()
             if not path:
@@ -407,7 +407,7 @@ def captured(path: bytes, columns: DirectoryColumns) -> Iterator[tuple[bytes, En
 
 
 def load(path: bytes) -> StatIndex:
-    """The index that was saved at ``path``; an empty one if there is none or it is damaged in any way. Never raises."""
+    """The index that was saved at ``path``; an empty one if that is missing or damaged in any way. Never raises."""
     index = StatIndex()
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)

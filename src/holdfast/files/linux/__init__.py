@@ -1,1 +1,1 @@
-"""System calls and other means of Linux that the standard library does not have. Each module stands by itself."""
+"""System calls and other Linux features missing in the standard library. Each module is independent."""

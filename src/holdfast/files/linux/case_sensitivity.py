@@ -20,10 +20,10 @@ _MOST_LOOKED_AT: Final = 100
 
 
 def ignores_case(directory: bytes) -> bool:
-    """Whether it takes ``readme`` for ``README``: as ext4 does where that is turned on, vfat, exFAT, NTFS, and network
-    file systems of such hosts. Found by looking at what is there, in other letters; nothing is written.
+    """Whether ``readme`` and ``README`` are the same there: as on ext4 where that is turned on, vfat, exFAT, NTFS, and
+    network file systems of such hosts. Looks existing entries up with their letter case exchanged; writes nothing.
 
-    Where nothing is there, its own name is looked at. Raises `OSError` if it is no directory that can be read.
+    An empty directory is judged by its own name. Raises `OSError` unless it is a readable directory.
     """
     if _is_casefolded(directory):
         return True

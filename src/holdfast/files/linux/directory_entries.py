@@ -1,7 +1,7 @@
-"""What is in a directory, with the place of each entry: ``getdents64``, which Python does not offer.
+"""The entries of a directory, with the offset of each: ``getdents64``, which Python lacks.
 
-An entry's offset is where the next one is. The file system keeps its meaning whatever is made or removed meanwhile, as
-far as it keeps that of telldir(3). Source: getdents64(2).
+An entry's offset is the place of the next one. It stays valid when entries are made or removed, as far as the file
+system supports telldir(3). Source: getdents64(2).
 """
 
 from __future__ import annotations

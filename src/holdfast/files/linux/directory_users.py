@@ -1,6 +1,7 @@
-"""Who uses a directory tree: processes that are in it, run a program of it, or have something in it open (proc_pid(5)).
+"""The users of a directory tree: processes that are in it, run a program of it, or have a file in it open
+(proc_pid(5)).
 
-Only those that the user may look at are found; as root, all.
+Only processes that the user may inspect are found; as root, all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class DirectoryUser(NamedTuple):
 
     pid: int
     command: str
-    """The beginning of what it was called with, or its name."""
+    """The beginning of its command line, or its name."""
 
 
 def users_of(directory: bytes) -> list[DirectoryUser]:
@@ -43,7 +44,7 @@ def _uses(process: bytes, directory: bytes) -> bool:
 
 
 def command_of(process: bytes) -> str:
-    """What the process whose directory in ``/proc`` is given was called with, or its name; empty if that is unknown."""
+    """The command line of the process with this directory in ``/proc``, or its name; empty if unknown."""
     for name in (b"/cmdline", b"/comm"):
         with suppress(OSError), open(process + name, "rb") as file:
             words = file.read(4096).strip(b"\0\n").replace(b"\0", b" ")

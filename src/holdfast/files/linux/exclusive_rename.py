@@ -15,10 +15,10 @@ LACKS_FLAGS_OR_LINKS = LACKS_FLAGS | {errno.EPERM}
 def rename_to_free(src_fd: int, src: bytes, dst_fd: int, dst: bytes) -> None:
     """Rename; `FileExistsError` if ``dst`` exists. Raises `OSError`.
 
-    Where the file system lacks the flag for that, it is looked at just before the rename: what another process makes at
-    that name in between is replaced, unless it is a directory with something in it. (A hard link would not replace
-    it. But it may be another object to such file systems, some of which tell names apart and not files, and a process
-    that is killed would leave both names.)
+    Where the file system lacks the flag for that, this is checked just before the rename: an entry made by another
+    process in between is replaced, unless it is a non-empty directory. (A hard link would not replace it. But it may be
+    another object to such file systems, some of which distinguish names and not files, and a killed process would leave
+    both names.)
     """
     try:
         syscalls.renameat2(src_fd, src, dst_fd, dst, syscalls.RENAME_NOREPLACE)
@@ -53,7 +53,7 @@ def move_if_absent(src_fd: int, src: bytes, dst_fd: int, dst: bytes, *, flags: b
     else:
         os.unlink(src, dir_fd=src_fd)
         return True
-    # A directory (which never replaces anything but an empty one), or a file system without hard links.
+    # A directory (which replaces only an empty directory), or a file system without hard links.
     if exists(dst_fd, dst):
         return False
     os.rename(src, dst, src_dir_fd=src_fd, dst_dir_fd=dst_fd)
@@ -61,7 +61,7 @@ def move_if_absent(src_fd: int, src: bytes, dst_fd: int, dst: bytes, *, flags: b
 
 
 def exists(dir_fd: int, name: bytes) -> bool:
-    """True if the directory has anything of that name."""
+    """True if the directory has an entry of that name."""
     try:
         os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:

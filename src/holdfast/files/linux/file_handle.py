@@ -1,6 +1,6 @@
-"""What tells one object of a file system from every other that ever had its inode number: its file handle.
+"""File handles, which distinguish an object of a file system from all others that ever had its inode number.
 
-Inode numbers are used anew at once; a handle holds a generation beside the number. Source: name_to_handle_at(2).
+Inode numbers are reused at once; a handle holds a generation beside the number. Source: name_to_handle_at(2).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import NewType
 from holdfast.files.linux import syscalls
 
 Identity = NewType("Identity", bytes)
-"""``h``, the handle's type (4 bytes) and the handle; or, where there is none, ``b``, the inode number and the time of
-birth in nanoseconds (8 bytes each, 0 if unknown)."""
+"""``h``, the handle's type (4 bytes) and the handle; or, if there is none, ``b``, the inode number and the time of
+birth in nanoseconds (8 bytes each, 0 if unknown).
+"""
 
 _AT_EMPTY_PATH = 0x1000
 _AT_HANDLE_FID = 0x200  # Linux 6.5: a handle to compare, also from file systems that cannot open one
@@ -31,7 +32,7 @@ _EMPTY = _HEAD.pack(_MAX_HANDLE, 0)
 _Buffer = ctypes.c_char * (_HEAD.size + _MAX_HANDLE)
 
 _name_to_handle_at = getattr(ctypes.CDLL(None, use_errno=True), "name_to_handle_at", None)
-# (Undeclared: what it is given is an ``int``, bytes, or a pointer as it is.)
+# (Undeclared: its arguments are an ``int``, bytes, or a pointer as it is.)
 
 
 class _HandleBuffer(threading.local):
@@ -71,16 +72,14 @@ def identity(dir_fd: int, name: bytes) -> Identity:
 
 
 def identity_and_mount(fd: int) -> tuple[Identity, int | None]:
-    """The `identity` of what is open, and what the kernel calls the mount by which it was opened; None where it cannot
-    tell.
-    """
+    """The `identity` of an open object, and the kernel's id of the mount by which it was opened; None if unknown."""
     found = identity(fd, b"")
     return found, _room.mount.value if found[:1] == b"h" else syscalls.mount_id(fd)
 
 
 def handle_of(object_: Identity) -> bytes | None:
-    """The ``struct file_handle`` that open_by_handle_at(2) takes; None if the identity is none. (That a file system
-    has handles does not say that it opens them.)
+    """The ``struct file_handle`` for open_by_handle_at(2); None if the identity is no handle. (A file system may have
+    handles without being able to open them.)
     """
     if object_[:1] != b"h":
         return None

@@ -1,8 +1,8 @@
-"""Leases on files: to ask the kernel whether one has a writer now, memory mappings included, and to be alone with one.
+"""Leases on files: to ask the kernel whether one has a writer now, memory mappings included, and for exclusive use.
 
-Source: fcntl(2), "Leases". A lease can be had only by the file's owner or with CAP_LEASE, and not on every file system.
-On some it says too little: a file of an overlay hands its mappings on to a file of a layer, and once its descriptor is
-closed nothing at the file itself tells of the mapping. FUSE may do the same (passthrough).
+Source: fcntl(2), "Leases". A lease is available only to the file's owner or with CAP_LEASE, and not on every file
+system. On some it is incomplete: a file of an overlay passes its mappings on to a file of a layer, and once its
+descriptor is closed the file itself does not show the mapping. FUSE may do the same (passthrough).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HAND_ON = frozenset((_OVERLAYFS, _FUSE))
 
 
 class WriterStatus:
-    """What the kernel says of a file's writers: one of four."""
+    """The kernel's answer about a file's writers: one of four."""
 
     __slots__ = ("meaning",)
 
@@ -58,8 +58,8 @@ WriterStatus.UNSUPPORTED = WriterStatus("the file system has no leases, or they 
 def writer_of(fd: int, handing_on: dict[int, bool] | None = None) -> WriterStatus:
     """Whether a process has the file open or mapped for writing.
 
-    ``fd`` is a regular file opened for reading only. The lease is given back before this returns. ``handing_on`` is
-    what was found out of file systems, by device, and is added to: for who asks of many files at about the same time.
+    ``fd`` is a regular file opened for reading only. The lease is given back before this returns. ``handing_on``
+    contains findings about file systems, by device, and is added to: for calls for many files at about the same time.
     """
     try:
         _take(fd, _READ)
@@ -86,11 +86,11 @@ def is_written(fd: int) -> bool:
 
 @contextmanager
 def exclusive_lease(fd: int) -> Generator[bool]:
-    """For the length of the block, a process that opens the regular file ``fd`` (open for writing) waits for its end;
-    who asks not to wait gets EAGAIN.
+    """For the length of the block, a process that opens the regular file ``fd`` (open for writing) waits for its end; a
+    non-blocking open gets EAGAIN.
 
-    False, and no more than that, if it cannot be had: a process has the file open, it belongs to others, or the file
-    system has no leases.
+    False, without effect, if there is no lease: a process has the file open, it belongs to others, or the file system
+    has no leases.
     """
     try:
         _take(fd, _WRITE)
@@ -123,7 +123,7 @@ def _hands_on(fd: int, known: dict[int, bool] | None) -> bool:
     """True if the file's mappings may be those of another file."""
     device = os.fstat(fd).st_dev
     if os.major(device):
-        return False  # it lies on a device of its own, as most do: no need to ask
+        return False  # its device is its own, as for most files: no need to ask
     found = None if known is None else known.get(device)
     if found is None:
         from holdfast.files.linux import syscalls

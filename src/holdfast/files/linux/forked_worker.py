@@ -51,7 +51,7 @@ def start(work: Callable[[], object]) -> int | None:
 def _start(work: Callable[[], object], parent: int) -> int | None:
     here = _processor()
     try:
-        # (A copy, which has what we have in memory, and no program to start: nothing of `holdfast.processes` is that.)
+        # (A fork, which shares our memory and starts no program: `holdfast.processes` has no such thing.)
         process = os.fork()
         if process == 0:
             try:
@@ -71,9 +71,9 @@ def _start(work: Callable[[], object], parent: int) -> int | None:
 def _move_away(process: int, processor: int) -> None:
     """Move the copy (0: this process) to another processor than its parent's.
 
-    The scheduler often starts a copy on the processor of its parent, and takes tens of milliseconds to notice that
-    another one is idle. That is as long as all the work of the copy. So parent and copy both do this, and the first of
-    them to run succeeds.
+    The scheduler often starts a copy on the processor of its parent, and takes tens of milliseconds to notice another
+    idle one. That is as long as all the work of the copy. So parent and copy both do this, and the first of them to run
+    succeeds.
     """
     try:
         allowed = os.sched_getaffinity(process)

@@ -25,7 +25,7 @@ _TO_MAP: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOATIME | os.O_CLOEXEC
 _MAP_PRIVATE: Final = 2
 _ESCAPED_NEWLINE: Final = rb"\012"
 DELETED: Final = b" (deleted)"
-"""Behind the path of what has none any more."""
+"""Appended by the kernel to the path of a removed file."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -67,11 +67,11 @@ def opened_below(top: int, path: bytes) -> Generator[int]:
 
 
 def path_of(fd: int) -> bytes:
-    """The path of what ``fd`` refers to, of any length, as readlink(2) says shorter ones.
+    """The path of the object of ``fd``, of any length; readlink(2) gives only shorter ones.
 
-    A directory is looked up in those above it; a file is mapped, as ``/proc/self/maps`` says paths of any length. That
-    takes as long as those directories are large, and is not atomic: a path that another process changes meanwhile may
-    never have been. Raises `OSError`: ENAMETOOLONG for what is neither, or may not be read.
+    A directory is searched for in those above it; a file is mapped, as ``/proc/self/maps`` contains paths of any
+    length. The time grows with the size of those directories, and it is not atomic: if another process changes the path
+    meanwhile the result may never have existed. Raises `OSError`: ENAMETOOLONG for other or unreadable objects.
     """
     if path := _said_or_recalled(fd):
         return path
@@ -138,7 +138,7 @@ def _key(fd: int) -> tuple[int | None, int, int]:
 
 def _name_of(wanted: os.stat_result, directory: int) -> bytes:
     with os.scandir(directory) as found:
-        # (On a directory that something is mounted on, the entry has the number of what lies under that.)
+        # (The entry of a mount point has the inode number of the directory under the mount.)
         entries = sorted(found, key=lambda entry: entry.inode() != wanted.st_ino)
         for entry in entries:
             with suppress(FileNotFoundError):
@@ -161,5 +161,5 @@ def _by_mapping(fd: int) -> bytes:
     finally:
         os.close(file)
     path = line[line.index(b"/") : -1]
-    # (A backslash is not escaped, so that a name with these four characters looks the same as one with a newline.)
+    # (A backslash is not escaped, so a name with these four characters looks the same as one with a newline.)
     return b"" if _ESCAPED_NEWLINE in path else path

@@ -1,6 +1,6 @@
-"""Everything about an object but its content and its names: mode bits, owner, mtime, extended attributes.
+"""The metadata of an object: mode bits, owner, mtime, extended attributes.
 
-Access control lists are extended attributes. Access time and change time are nobody's memory, and are left alone.
+Access control lists are extended attributes. Access time and change time are neither saved nor restored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Xattrs: TypeAlias = tuple[tuple[str, bytes], ...]
 """Extended attributes: names with values, sorted by name."""
 
 UNREAD: Final[Xattrs] = (("", b""),)
-"""Stands for attributes that could not be read, as the owner's own mode bits forbid it: they are left as they are."""
+"""Stands for attributes that the mode bits forbid even the owner to read: they are left unchanged."""
 
 _ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP})
 _FIRST_TIME, _LAST_TIME = -(1 << 63), (1 << 64) - 1
@@ -37,8 +37,8 @@ class Metadata(NamedTuple):
 
 
 def mtime_of(found: os.stat_result) -> int:
-    """The mtime in nanoseconds since 1970-01-01 UTC. One before 1677 or after 2554, which some file systems have, is
-    told as the first or the last that 64 bits hold: records have no room for more.
+    """The mtime in nanoseconds since 1970-01-01 UTC. A time before 1677 or after 2554, as some file systems have, is
+    clamped to the first or last one that fits in the 64 bits of records.
     """
     return max(_FIRST_TIME, min(found.st_mtime_ns, _LAST_TIME))
 
@@ -65,7 +65,7 @@ def read_xattrs(fd: int, *, readable: bool = False) -> Xattrs:
 
 
 def read_xattrs_at(dir_fd: int, name: bytes) -> Xattrs:
-    """The same of what is at a name in a directory, a link itself, without opening it. Raises `OSError`."""
+    """The same for a name in a directory, without opening it or following a link. Raises `OSError`."""
     return _read_xattrs(os.fsencode(proc_path(dir_fd)) + b"/" + name, follow_symlinks=False)
 
 
@@ -84,9 +84,9 @@ def _read_xattrs(path: int | str | bytes, *, follow_symlinks: bool = True) -> Xa
             found.append((name, os.getxattr(path, name, follow_symlinks=follow_symlinks)))
         except OSError as error:
             if error.errno == errno.EINVAL:
-                # (A ``security.capability`` without a value can be set and removed, and never be read.)
+                # (A ``security.capability`` without a value can be set and removed, but not read.)
                 found.append((name, b""))
-            elif error.errno not in _ABSENT:  # (else this one was just removed)
+            elif error.errno not in _ABSENT:  # (otherwise this one was just removed)
                 raise
     return tuple(found)
 

@@ -18,7 +18,7 @@ class Mount(NamedTuple):
     point: bytes
     type: bytes
     source: bytes
-    """What was mounted: a device, or a name that the file system gives a meaning to."""
+    """The mounted source: a device, or a name whose meaning depends on the file system."""
 
     @property
     def remote(self) -> bool:
@@ -33,7 +33,7 @@ def mounts() -> list[Mount]:
 
 
 def parse_mounts(text: bytes) -> list[Mount]:
-    r"""The mounts in the text of a table, in its order, with ``\040`` and the like undone. Skips what is no mount."""
+    r"""The mounts in the text of a table, in its order, with ``\040`` and the like undone. Skips other lines."""
     found: list[Mount] = []
     for line in text.splitlines():
         left, _, right = line.partition(b" - ")
@@ -48,6 +48,6 @@ def parse_mounts(text: bytes) -> list[Mount]:
 def _plain(escaped: bytes) -> bytes:
     if b"\\" not in escaped:
         return escaped
-    import re  # (few tables have anything escaped, and to load this takes longer than to read one)
+    import re  # (few tables have escapes, and loading this takes longer than reading a table)
 
     return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), escaped)

@@ -28,7 +28,7 @@ def native() -> Native:
     if os.environ.get(SWITCH) == "0":
         return Native(None, f"{SWITCH}=0 is set")
     try:
-        # (It lies beside the rooms, and is in none.)
+        # (It is beside the packages, and in none of them.)
         return Native(import_module("holdfast._hot"), "")
     except ImportError as error:
         return Native(None, f"it was not built when Holdfast was installed: {error}")

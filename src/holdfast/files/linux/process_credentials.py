@@ -1,5 +1,5 @@
-"""In whose name files are accessed: a process's ids, groups, capabilities over files, and umask; its own, or, for one
-thread and only towards files, those of another process that it serves.
+"""Credentials for file access: a process's ids, groups, capabilities over files, and umask; its own, or, for one thread
+and only for files, those of another process that it serves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SYSCALLS = {
 # attributes), SYS_RESOURCE (room that is reserved), MKNOD, SETFCAP, MAC_OVERRIDE, CHECKPOINT_RESTORE (links in /proc)
 _OVER_FILES = sum(1 << bit for bit in (0, 1, 2, 3, 4, 9, 19, 21, 24, 27, 31, 32, 40))
 PAST_CHECKS = sum(1 << bit for bit in (1, 2, 27))
-"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_MKNOD: for what was found to be allowed already."""
+"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_MKNOD: for actions that are already known to be permitted."""
 FSETID = 1 << 4
 """CAP_FSETID: without it, changing a file takes its set-id bits away."""
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -35,23 +35,23 @@ _thread = threading.local()
 
 
 class Credentials(NamedTuple):
-    """What decides whether a file system lets a process do something."""
+    """Determines whether a file system permits a process's action."""
 
     uid: int
     gid: int
     groups: tuple[int, ...]
     capabilities: int
-    """Of those that matter for files."""
+    """The capabilities that matter for files."""
 
 
 class ThreadStatus(NamedTuple):
-    """What ``/proc/TID/status`` says."""
+    """The content of ``/proc/TID/status``."""
 
     tgid: int
     umask: int
     credentials: Credentials
     uniform: bool
-    """Its real, effective, saved and file system ids are the same, so that executing something changes none of them."""
+    """Its real, effective, saved and file system ids are the same, so that executing a program changes none of them."""
 
 
 def read_status(dir_fd: int) -> ThreadStatus:
@@ -72,9 +72,7 @@ def read_status(dir_fd: int) -> ThreadStatus:
 
 
 class NamespaceIds(NamedTuple):
-    """What a thread and its process are called in each pid namespace, from that of the ``/proc`` that tells of them to
-    their own.
-    """
+    """The ids of a thread and its process in each pid namespace, from that of the ``/proc`` read to their own."""
 
     processes: tuple[int, ...]
     threads: tuple[int, ...]
@@ -128,7 +126,7 @@ class thread_umask:  # noqa: N801 - used as a function; a generator would take s
         self._umask = os.umask(self._umask)
 
     def __exit__(self, *_: object) -> None:
-        """Set the one that was there before."""
+        """Restore the previous credentials."""
         os.umask(self._umask)
 
 
@@ -137,7 +135,7 @@ def assume_credentials(credentials: Credentials) -> Generator[None]:
     """Access files in the name of another user; this thread alone, and only towards files."""
     own = _own()
     permitted = _effective()
-    # In a box, the keeper's own user has merely no capabilities: there is no need to become another user.
+    # In a box, the keeper's own user merely lacks capabilities: no change of user is needed.
     is_other = credentials[:3] != own[:3]
     if is_other:
         _assume(credentials)

@@ -22,7 +22,7 @@ _LOG = Log(__name__)
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.1
 _SILENT = 1.0
-"""Seconds of waiting after which it is said that, and for whom."""
+"""Seconds of waiting until a message names the holder."""
 _MOST_OF_COMMAND = 100
 
 
@@ -95,7 +95,7 @@ def _wait(fd: int, timeout: float, clock: Clock, what: str) -> None:
 
 
 def _where(holder: int | None) -> str:
-    """What holds a lock, for people."""
+    """The holder of a lock, for people."""
     if holder is None:
         return "another process"
     if holder == os.getpid():

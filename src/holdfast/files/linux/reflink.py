@@ -25,15 +25,15 @@ _CANNOT = frozenset(
 )
 _PIECE = 1 << 30
 _NO_SUCH_FILES = frozenset((errno.EOPNOTSUPP, errno.EISDIR))
-"""What file systems and kernels say that know no files without a name."""
+"""Errors of file systems and kernels without unnamed files."""
 _PROBE_BYTES = 1 << 16
 """More than any block."""
 
 
 def share_blocks(src_fd: int, dst_fd: int) -> bool:
-    """Make ``dst_fd`` hold the blocks of ``src_fd``, copying nothing; False where the file system cannot share them.
+    """Share the blocks of ``src_fd`` with ``dst_fd``, without copying; False where the file system cannot.
 
-    What ``dst_fd`` held beyond the size of ``src_fd`` stays. Raises `OSError` for other failures (disk full, I/O).
+    The content of ``dst_fd`` beyond the size of ``src_fd`` stays. Raises `OSError` for other failures (disk full, I/O).
     """
     try:
         fcntl.ioctl(dst_fd, _FICLONE, src_fd)
@@ -63,7 +63,7 @@ def clone_file(src_fd: int, dst_fd: int) -> bool:
         if offset or error.errno not in _CANNOT:
             raise
         return False
-    # Some kernels copy nothing from files whose size they do not know (procfs, FUSE): that is no copy.
+    # Some kernels copy nothing from files of unknown size (procfs, FUSE): that is no copy.
     return offset > 0 or (os.fstat(src_fd).st_size == 0 and not os.pread(src_fd, 1, 0))
 
 
@@ -88,10 +88,9 @@ def can_share(one: bytes, other: bytes) -> bool:
 
 
 class SharedFile:
-    """Content that an open file holds, whose blocks a new file may share; ``stored`` gives the same content, verified.
+    """The content of an open file, whose blocks a new file may share; ``stored`` gives the same content, verified.
 
-    A `Content` like any other for those who only want its pieces. The descriptor is closed by `close`, or with the
-    last piece.
+    A normal `Content` for users of only its pieces. `close`, or the end of the pieces, closes the descriptor.
     """
 
     def __init__(self, fd: int, stored: Iterator[bytes]) -> None:
@@ -113,11 +112,11 @@ class SharedFile:
             self._fd = -1
 
     def share_with(self, fd: int, entry: Entry) -> bool:
-        """Make the new, empty file ``fd`` (open for reading too) hold the content without writing it; True if it
-        holds ``entry``.
+        """Share the content with the new, empty file ``fd`` (open for reading too); True if that is the content of
+        ``entry``.
 
-        Otherwise it is empty again. What was shared is read back and verified: the file may have changed since it was
-        opened.
+        Otherwise it is empty again. The shared content is read back and verified: the file may have changed since its
+        open.
         """
         try:
             if os.fstat(self._fd).st_size == entry.size and clone_file(self._fd, fd) and _holds(fd, entry):
@@ -148,15 +147,15 @@ _CANNOT_COPY = frozenset(
 
 
 def copy_content(src_fd: int, dst_fd: int) -> int:
-    """Make the file ``dst_fd`` (open for writing) hold exactly the content of ``src_fd`` (open for reading).
+    """Give the file ``dst_fd`` (open for writing) exactly the content of ``src_fd`` (open for reading).
 
-    Whatever ``dst_fd`` held is replaced in place: its inode and names stay. Returns the number of bytes that were
-    copied; 0 if the two share their blocks. Raises `OSError`; the content of ``dst_fd`` is then undefined. Not durable
-    until synced.
+    The content of ``dst_fd`` is replaced in place: its inode and names stay. Returns the number of copied bytes; 0 if
+    the two share their blocks. Raises `OSError`; the content of ``dst_fd`` is then undefined. Not durable until synced.
     """
     size = os.fstat(src_fd).st_size
     if size and share_blocks(src_fd, dst_fd):
-        # (Told its own size, XFS reads the last block of a file, and writes it anew: it would not be shared any more.)
+        # (If truncated to its present size, XFS reads a file's last block and rewrites it: it would no longer be
+        # shared.)
         if os.fstat(dst_fd).st_size != size:
             os.ftruncate(dst_fd, size)
         return 0

@@ -1,4 +1,4 @@
-"""Reading a regular file whole, and nothing that is none: no device is opened, and no pipe waited for."""
+"""Reads whole regular files, and no others: it opens no device, and waits for no pipe."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def read_bounded(path: bytes, limit: int) -> bytes | None:
 def read_regular(path: bytes, limit: int, *, dir_fd: int | None = None, follow: bool = True) -> bytes | None:
     """At most ``limit`` bytes of the regular file ``path``; None if there is none. Never blocks, and opens no device.
 
-    Raises `OSError` if it cannot be read, and `StorageError` if it is this process that lacks descriptors or memory:
-    that says nothing about the file.
+    Raises `OSError` if it cannot be read, and `StorageError` if this process lacks descriptors or memory: that is no
+    fault of the file.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     try:

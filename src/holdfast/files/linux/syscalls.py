@@ -50,7 +50,7 @@ _OPEN_HOW_BYTES = _OPEN_HOW.size
 
 _FALLOC_FL_KEEP_SIZE = 1
 WRITES_ELSEWHERE = frozenset((0x9123683E, 0x2FC12FC1, 0xCA451A4E))
-"""File systems (btrfs, ZFS, bcachefs) on which also what is written over takes room anew, as `file_system` has them."""
+"""File systems (btrfs, ZFS, bcachefs) on which even overwriting takes new space, by the types of `file_system`."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
@@ -106,7 +106,7 @@ def _birth_time(dir_fd: int, path: bytes, flags: int) -> int | None:
 
 
 def mount_id(fd: int) -> int | None:
-    """What the kernel calls the mount by which ``fd`` was opened; None where it cannot tell (Linux 5.8)."""
+    """The kernel's id of the mount by which ``fd`` was opened; None where that is unknown (Linux 5.8)."""
     if not _has_statx:
         return None
     found = ctypes.create_string_buffer(_STATX_BYTES)
@@ -122,8 +122,8 @@ def only_grows(fd: int) -> bool:
 
 
 def protection(path: bytes, dir_fd: int = _AT_FDCWD) -> str:
-    """By which attributes of chattr(1) what is at ``path``, a link too, is kept from being removed: ``i``, ``a``, both
-    or none. Raises `OSError`.
+    """The attributes of chattr(1) that prevent the removal of ``path``, not following a link: ``i``, ``a``, both or
+    none. Raises `OSError`.
     """
     found = _attributes(dir_fd, path, _AT_SYMLINK_NOFOLLOW)
     return "i" * bool(found & _STATX_ATTR_IMMUTABLE) + "a" * bool(found & _STATX_ATTR_APPEND)
@@ -139,7 +139,7 @@ def _attributes(dir_fd: int, path: bytes, flags: int) -> int:
 
 
 def chown_opened(fd: int, uid: int, gid: int) -> None:
-    """Give what the ``O_PATH`` descriptor is, a link itself too, to another owner: no name is looked up."""
+    """Change the owner of the object of an ``O_PATH`` descriptor, even a link: no name is looked up."""
     _check(_libc.fchownat(fd, b"", uid, gid, _AT_EMPTY_PATH))
 
 
@@ -170,7 +170,7 @@ def reserve(fd: int, size: int) -> None:
 
 
 def start_writeback(fd: int) -> None:
-    """Let the kernel begin to write the file's data, without waiting: a hint, which has no errors."""
+    """Make the kernel begin to write the file's data, without waiting: a hint, without errors."""
     if _has_sync_file_range:
         _libc.sync_file_range(fd, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WRITE)
 

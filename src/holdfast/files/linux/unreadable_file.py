@@ -1,7 +1,7 @@
-"""Reading a file of one's own whose mode does not let one: without changing it, so that no other process sees it.
+"""Reads an own file in spite of its mode: without changing that, so that no other process sees it.
 
-The owner has the capability to override modes in a user namespace of its own, over files whose owner and group that
-namespace knows (user_namespaces(7), capabilities(7)). A process that enters one opens the file, and hands the
+In a user namespace of its own, the owner has the capability to override modes, for files whose owner and group that
+namespace maps (user_namespaces(7), capabilities(7)). A process that enters one opens the file, and passes the
 descriptor back.
 """
 
@@ -16,7 +16,7 @@ from holdfast.ipc import private_socket
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _PATIENCE_SECONDS = 20.0
-# (Not `holdfast.ipc`: the helper is to start as fast as it can, without our modules, and has one descriptor to give.)
+# (Not `holdfast.ipc`: the helper must start fast, without our modules, and has only one descriptor to pass.)
 _HELPER = """
 import array, ctypes, os, socket, sys
 target, channel = map(int, sys.argv[1:])
@@ -32,10 +32,10 @@ socket.socket(fileno=channel).sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RI
 
 
 def open_to_read(fd: int) -> int:
-    """A descriptor for reading the regular file that ``fd`` refers to (``O_PATH`` is enough), whatever its mode says.
+    """A descriptor for reading the regular file of ``fd`` (``O_PATH`` is enough), whatever its mode.
 
-    Raises `OSError`: EACCES if the file is not our own, or users may have no namespaces here. Starting a process for
-    it takes some hundredths of a second; a file that may be read anyway costs nothing more.
+    Raises `OSError`: EACCES if the file is not our own, or users may not have namespaces here. The process for it takes
+    some hundredths of a second; a readable file costs nothing more.
     """
     try:
         return os.open(proc_path(fd), _READ)
@@ -46,8 +46,8 @@ def open_to_read(fd: int) -> int:
 
 
 def takes_long(found: os.stat_result) -> bool:
-    """Whether `open_to_read` of the file with this metadata starts a process, unless we may read everything. Somebody
-    may stop that process, which is waited for some seconds: others should not have to wait for it too.
+    """Whether `open_to_read` of the file with this metadata starts a process, unless we may read everything. That
+    process may be stopped, and is waited for some seconds: others should not have to wait too.
     """
     return not found.st_mode & stat.S_IRUSR and found.st_uid == os.geteuid()
 
