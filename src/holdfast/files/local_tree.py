@@ -47,8 +47,8 @@ _log = Log(__name__)
 class LocalTree:
     """The tree below a directory, with its stat index. See `holdfast.files.tree.Tree` for the contract.
 
-    With ``dirty`` set, an index that this object has brought up to date once is kept so by looking only at what the
-    source names: a scan then costs what changed. The file of the index is then written by `save_index` alone.
+    With ``dirty`` set, an index that this object has once brought up to date stays so by looking only at the paths that
+    the source names: a scan then costs as much as changed. Only `save_index` writes the file of the index.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class LocalTree:
         self._layer = layer
         self._findings = ScanFindings()
         self._pending: set[bytes] = set()
-        """What may have changed since the last scan that came to its end."""
+        """The paths that may have changed since the last complete scan."""
         self._everything = True
         self._outer: bytes = b""
         self._identity: tuple[int, int] | None = None
         self._reserved: ReservedPaths = ReservedPaths(frozenset(), frozenset())
-        """What the last scan left alone."""
+        """The paths skipped by the last scan."""
         self._excluded: ExcludedDirectories | None = None
 
     def configure(self, *, capture: Capture, files: Files, never: Iterable[bytes]) -> None:
-        """Go by other settings from now on; they are as for the constructor. If they say anything else of what is
-        captured, the next scan looks at everything, as after a change of the rules from outside the tree.
+        """Change the settings, which are as for the constructor. If they change the captured paths, the next scan looks
+        at everything, as after a change of the rules from outside the tree.
         """
         never = tuple(never)
         if (capture, never) != (self._capture, self._never):
@@ -158,7 +158,7 @@ class LocalTree:
             fd = _open_whole(self.root)
         except OSError as error:
             if isinstance(error, PermissionError) and base is not None and index.root == base and not index.delta:
-                # As with a directory in it: that it cannot be read does not mean that anything has changed.
+                # As for directories in it: an unreadable one does not mean that anything has changed.
                 _log.warning(
                     "the workspace's directory cannot be read: %s; Holdfast uses its last saved state",
                     error.strerror,
@@ -192,7 +192,7 @@ class LocalTree:
                 or reserved != self._reserved
                 or b"" in self._pending
             )
-            # Until the scan has come to its end, what is remembered of the tree is of two times.
+            # Until the scan is complete, the state in memory is of two times.
             self._everything = True
             if whole:
                 self._findings = ScanFindings()
@@ -259,7 +259,7 @@ class LocalTree:
             try:
                 directory = open_directory(fd, path)
             except OSError as error:
-                # Its parent knows what became of it.
+                # Its parent knows its new state.
                 parent = path.rpartition(b"/")[0]
                 levels.add(parent)
                 scanner.visited.discard(parent)
@@ -276,7 +276,7 @@ class LocalTree:
             scanner.walk(fd, path, directory, above, recursive=recursive)
 
     def make_root(self) -> None:
-        """See `Tree.make_root`. What is made belongs to the configured owner, else to that of the directory above."""
+        """See `Tree.make_root`. New directories belong to the configured owner, or to that of the directory above."""
         from holdfast.files.write.ownership import make_directories
 
         uid, gid = self._owner
@@ -292,7 +292,7 @@ class LocalTree:
             self.save_index()
 
     def save_index(self) -> None:
-        """Write the index to its file, if there is something new. A failure is logged: the next scan is slower."""
+        """Write the index to its file, if it has changed. A failure is logged: the next scan is slower."""
         if self._index_path is None or self._index is None or not self._index.changed:
             return
         try:
@@ -311,7 +311,7 @@ class LocalTree:
             raise _no_root(self.root, error) from error
 
     def _rooted_to_write(self, modes: DirectoryModes | None = None) -> Root:
-        """As `_rooted`, for changing the tree. An early scan ends: it may have seen what is changed now."""
+        """As `_rooted`, for changing the tree. An early scan ends: its results may be changed now."""
         end_early()
         return self._rooted(find_reserved(self.root, self._never), modes)
 
@@ -326,8 +326,8 @@ class LocalTree:
         return b"".join(_pieces(fd, path))
 
     def peek(self, path: bytes, most: int) -> bytes | None:
-        """What the file at ``path`` holds just now, perhaps half written; None if it is no regular file of at most
-        ``most`` bytes, or cannot be read at once. Nothing that is ours, and nothing by a link, is read.
+        """The present content of the file at ``path``, perhaps half written; None if it is no regular file of at most
+        ``most`` bytes, or cannot be read at once. Never reads our own files, and never follows a link.
         """
         if any(under(path, ours) for ours in self._reserved.paths):
             return None
@@ -399,7 +399,7 @@ class LocalTree:
             return Applier(root, self.index).clean(nonce)
 
     def excluded_paths(self) -> Iterator[bytes]:
-        """What the rules leave out: see `holdfast.files.ignore.excluded_paths.excluded_paths`."""
+        """The paths excluded by the rules: see `holdfast.files.ignore.excluded_paths.excluded_paths`."""
         from holdfast.files.ignore.excluded_paths import excluded_paths
 
         reserved = find_reserved(self.root, self._never)
@@ -414,7 +414,7 @@ class LocalTree:
 
 
 class _Observed:
-    """The index as an `Applier` uses it: what it writes is racy at first, and is looked at again by the next scan."""
+    """The index as an `Applier` uses it: new entries are racy at first, and the next scan checks them again."""
 
     def __init__(self, index: StatIndex, findings: ScanFindings, pending: set[bytes]) -> None:
         self._index = index

@@ -1,4 +1,4 @@
-"""Small files that say what is under way, or has happened, so that the next process after a kill knows (I3).
+"""Small files that record work in progress, or past events, for the next process after a kill (I3).
 
 Each is a line of a magic with a version and of a checksum (the first 128 bits of BLAKE3 over the body), and a body.
 """
@@ -21,10 +21,10 @@ class NoteFile(NamedTuple):
     """Of the file in the folder."""
     magic: bytes
     what: str
-    """What it is called in messages."""
+    """Its name in messages."""
     max_bytes: int
     advice: str
-    """What to do about a damaged one, before it is removed."""
+    """What the user should do about a damaged one, before it is removed."""
 
     def write(self, folder: bytes, body: bytes) -> None:
         """Put the note in place: atomic and durable when it returns. Replaces an earlier one. Raises `StorageError`."""
@@ -74,7 +74,7 @@ class NoteFile(NamedTuple):
             raise StorageError(f"cannot remove {display(path)}: {error.strerror}") from error
 
     def damaged_error(self, folder: bytes, why: str) -> FormatError:
-        """The error for a note that ``why`` says something about, and that nothing can be made of."""
+        """The error for an unusable note, with the reason ``why``."""
         path = display(self._path(folder))
         return FormatError(f"{path} {why}", hint=f"{self.advice}, and remove {path}")
 

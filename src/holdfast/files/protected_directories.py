@@ -1,4 +1,4 @@
-"""What is Holdfast's own, told from a descriptor: no path from a peer leads there, by whatever name (I7, I14)."""
+"""Recognises Holdfast's own directories by a descriptor: no path from a peer leads there, by any name (I7, I14)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ProtectedDirectories(NamedTuple):
 
 
 def find_protected(directories: Iterable[bytes]) -> ProtectedDirectories:
-    """What the directories, absolute paths, are now; those that are not there are left out."""
+    """The present identities of the directories, given by absolute paths; missing ones are left out."""
     places: set[tuple[int, int]] = set()
     for path in directories:
         try:

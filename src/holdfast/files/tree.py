@@ -1,8 +1,8 @@
-"""The port through which a workspace's tree is reached, wherever it lives.
+"""The port for access to a workspace's tree, wherever it is.
 
 `holdfast.files.local_tree.LocalTree` implements it for a directory of this machine and
 `holdfast.testing.memory_tree.MemoryTree` without any file system; the contract suite in
-`holdfast.testing.tree_contract` holds for both.
+`holdfast.testing.tree_contract` checks both.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ROOT_GONE = "workspace_gone"
 
 
 class ScanResult(NamedTuple):
-    """What a tree held at the time of a scan.
+    """The content of a tree at the time of a scan.
 
-    Either the whole tree (``base`` is None and ``changes`` maps every path to its entry) or how it differs from the
-    manifest ``base`` (then ``changes`` holds just the paths that differ, None for a deleted one). Paths that were not
-    captured are in ``not_captured``, always in full, sorted by path.
+    Either the whole tree (``base`` is None and ``changes`` maps every path to its entry) or its differences from the
+    manifest ``base`` (then ``changes`` contains only the changed paths, None for a deleted one). ``not_captured``
+    contains the paths that were not captured, always in full, sorted by path.
     """
 
     base: Hash | None
@@ -37,31 +37,29 @@ class ScanResult(NamedTuple):
 
 
 class ApplyResult(NamedTuple):
-    """What `Tree.apply` did; the three lists together name every change that was asked for."""
+    """The result of `Tree.apply`; the three lists together contain every requested change."""
 
     written: list[bytes]
     deleted: list[bytes]
     skipped: list[NotCaptured]
-    """Paths that were left alone, or whose last writes had to be kept under another name; each with the reason."""
+    """Paths that were left alone, or whose last writes were kept under another name; each with the reason."""
 
 
 class CleanResult(NamedTuple):
-    """What `Tree.clean` did."""
+    """The result of `Tree.clean`."""
 
     removed: int
     """How many files and links were removed."""
     kept: list[NotCaptured]
-    """What was not ours to remove, under its new name, each with the reason."""
+    """Files that are not ours, under their new names, each with the reason."""
 
 
 class ApplyNotes(Protocol):
-    """What `Tree.apply` says before it does something that a kill may leave half done. When a call returns, it is noted
-    durably.
-    """
+    """Notes by `Tree.apply` before an action that a kill may leave half done. Durable when a call returns."""
 
     @property
     def paths(self) -> Iterable[bytes]:
-        """What is going to be written."""
+        """The paths to be written."""
         ...
 
     @property
@@ -95,27 +93,26 @@ class Tree(Protocol):
         meanwhile: Callable[[], None] | None = None,
         also: Container[bytes] = (),
     ) -> ScanResult:
-        """Find out what the tree holds; content that is not known to be unchanged goes to ``sink``.
+        """Find out the content of the tree; content not known to be unchanged goes to ``sink``.
 
-        ``base`` is the manifest that the caller would like to hear the differences from. The tree may answer in full
-        instead; it answers relative to ``base`` only if it is sure. ``lookup`` gives the base manifest's entry of a
-        path, for the tree to name the earlier version to the sink. ``full_hash`` distrusts every remembered hash.
-        ``meanwhile`` is what the caller has to do in any case: called once, or not at all, where the tree is being
-        looked at by others at that time.
+        ``base`` is the manifest to compare with. The tree may answer in full instead; it answers relative to ``base``
+        only if it is sure. ``lookup`` gives the base manifest's entry of a path, so that the tree can name the earlier
+        version to the sink. ``full_hash`` distrusts every remembered hash. ``meanwhile`` is other work of the caller:
+        called once, or not at all, while other processes look at the tree.
 
-        ``also`` are files of credentials that are captured whatever the settings say.
+        ``also`` are files of credentials that are captured independent of the settings.
 
-        A file that vanishes, cannot be read or does not hold still is in ``not_captured``; the scan goes on. What could
-        not be looked at, a directory with all below it included, is held to be what ``saved`` gives for it: that it
-        cannot be read does not mean that it was deleted.
-        Raises `NotFoundError` if the root itself is gone. Nothing in the tree is changed.
+        A file that vanishes, is unreadable or keeps changing is in ``not_captured``; the scan goes on. Unreadable
+        paths, including a directory with all below it, are taken to be as in ``saved``: that they cannot be read does
+        not mean that they were deleted. Raises `NotFoundError` if the root itself is gone. Nothing in the tree is
+        changed.
         """
         ...
 
     def make_root(self) -> None:
-        """Make the tree again, empty, if its root is gone, so that a restore has something to write into. Idempotent.
+        """Make the tree again, empty, if its root is gone, so that a restore can write into it. Idempotent.
 
-        Raises `StorageError` if that is not possible.
+        Raises `StorageError` if that is impossible.
         """
         ...
 
@@ -139,11 +136,10 @@ class Tree(Protocol):
         ...
 
     def share(self, path: bytes, entry: Entry) -> int | None:
-        """An open file of this tree that seems to hold the content of ``entry``, for a tree beside it to share its
+        """An open file of this tree that seems to have the content of ``entry``, so that a tree beside it can share its
         blocks.
 
-        The caller closes the descriptor and verifies what it takes. None where there is no such file, or no
-        descriptors.
+        The caller closes the descriptor and verifies the content. None where there is no such file, or no descriptors.
         """
         ...
 
@@ -156,27 +152,26 @@ class Tree(Protocol):
         progress: Progress | None = None,
         notes: ApplyNotes | None = None,
     ) -> ApplyResult:
-        """Make the tree go from each change's ``before`` to its ``after``, touching nothing else.
+        """Change the tree from each change's ``before`` to its ``after``, and nothing else.
 
-        ``deletes`` come first, deepest directories last emptied; directories that become empty are removed.
-        ``writes`` come with their content, with the one `Supply` that all of them are fetched from, or with None where
-        only permissions differ. Each path is replaced atomically,
-        and only if it is still what the last `scan` saw there; otherwise it is skipped and reported, as is anything
-        in the way that no checkpoint holds. When the call returns, all of it is durable. ``nonce`` is part of the
-        names of temporary files, so that `clean` finds them after a crash. Repeating a call that was cut short
-        finishes it.
+        ``deletes`` come first, deepest directories last emptied; directories that become empty are removed. ``writes``
+        come with their content, with the one `Supply` that all of them are fetched from, or with None where only
+        permissions differ. Each path is replaced atomically, and only if it is unchanged since the last `scan`;
+        otherwise it is skipped and reported, as is any obstacle that is in no checkpoint. When the call returns,
+        everything is durable. ``nonce`` is part of the names of temporary files, so that `clean` finds them after a
+        crash. A repeated call completes an interrupted one.
 
-        With ``notes``, which are told of it before, a file that is a mount point is written in place, not atomically,
-        and a directory of this user's that is read-only is opened meanwhile. Without them, such a file and what is in
-        such a directory is left alone and reported.
+        With ``notes``, which are told before, a file that is a mount point is written in place, not atomically, and a
+        read-only directory of this user is made writable meanwhile. Without them, such a file and the entries of such a
+        directory are left alone and reported.
         """
         ...
 
     def clean(self, nonce: str) -> CleanResult:
-        """Remove what a killed `apply` with this nonce left lying. Idempotent.
+        """Remove the leftovers of a killed `apply` with this nonce. Idempotent.
 
-        What another process wrote where the call was at work is never removed: it gets a name ending in ``.kept-1`` or
-        so, and is reported.
+        Files that another process wrote there meanwhile are never removed: they get names ending in ``.kept-1`` or the
+        like, and are reported.
         """
         ...
 
@@ -201,15 +196,14 @@ class SavedManifest(Protocol):
         ...
 
 
-# The port through which a tree is told what may have changed since it was last asked.
+# The port that reports to a tree the possible changes since the last report.
 
 
 class DirtyPaths(NamedTuple):
-    """What may have changed: everything, or just some paths.
+    """The possible changes: everything, or only some paths.
 
-    Each of ``paths`` is relative to the root and names a file, or a directory that stands for all below it; what was
-    there may be gone by now. With ``everything`` the paths say nothing more. A path too many costs time; none may be
-    missing.
+    Each of ``paths`` is relative to the root and names a file, or a directory with all below it; either may be gone by
+    now. With ``everything`` the paths mean nothing more. An extra path costs time; none may be missing.
     """
 
     everything: bool
@@ -219,11 +213,11 @@ class DirtyPaths(NamedTuple):
 
 
 class DirtySource(Protocol):
-    """Knows what has changed, usually by watching. Each change is told at least once, never before it has happened."""
+    """Finds changes, usually by watching. Each change is reported at least once, never before it has happened."""
 
     def drain(self) -> DirtyPaths:
-        """What may have changed since the last call; all that had happened when this call began is in the answer.
+        """The possible changes since the last call, including all that had happened when this call began.
 
-        The caller now owns the answer: what it does not make use of (a scan that fails) it must remember itself.
+        The caller now owns the answer: it must remember unused parts itself (after a failed scan).
         """
         ...

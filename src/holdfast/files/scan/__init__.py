@@ -1,4 +1,4 @@
-"""Looking at a tree: what is there, what of it has changed, and what it holds.
+"""Scanning a tree: its entries, the changes among them, and their content.
 
-`scanner` is the face; `parallel_scan` has a second process scan a large tree from its other end.
+`scanner` is the entry point; `parallel_scan` has a second process scan a large tree from its other end.
 """

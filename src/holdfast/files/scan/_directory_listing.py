@@ -1,4 +1,4 @@
-"""What one directory holds at a moment, listed through its descriptor."""
+"""The entries of one directory at a moment, listed through its descriptor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ again, and says why that fails.
 
 
 class DirectoryListing:
-    """What one directory holds now, as `os` gives it; the names still as text, to be encoded all at once."""
+    """The present entries of one directory, as `os` gives them; the names still as text, to be encoded all at once."""
 
     __slots__ = (
         "_record",
@@ -60,8 +60,8 @@ class DirectoryListing:
                 self._skip_directories = frozenset(os.fsdecode(directories).split("/"))
 
     def fill(self, fd: int) -> None:
-        """List the directory, assuming that what was ignored still is. Raises `OSError` if the directory cannot be
-        listed or searched.
+        """List the directory, assuming that the ignored paths are the same. Raises `OSError` if it cannot be listed or
+        searched.
         """
         names, stats, inner = self.names.append, self.stats.extend, self.inner.append
         skip_files, skip_directories = self._skip_files, self._skip_directories
@@ -105,7 +105,7 @@ class DirectoryListing:
         self, fd: int, path: bytes, rules: DirectoryRules, was_directory: Callable[[bytes], bool]
     ) -> None:
         """List the directory and ask the rules about each name. Raises `OSError` as `fill` does. ``was_directory`` is
-        asked about a path whose kind the file system does not tell.
+        called for a path whose kind the file system does not tell.
         """
         prefix = path + b"/" if path else b""
         with os.scandir(fd) as entries:
@@ -156,8 +156,8 @@ class DirectoryListing:
             del self.stats[at * COLUMNS : (at + 1) * COLUMNS]
 
     def settle_databases(self, fd: int, path: bytes, rules: DirectoryRules) -> None:
-        """After the rules have decided: add the ignored logs of captured SQLite databases. Leave out what was added so
-        before and is no such log any more, and the indexes of the logs.
+        """After the rules have decided: add the ignored logs of captured SQLite databases. Remove files that were added
+        so before and are no such logs any more, and the indexes of the logs.
         """
         captured: dict[str, bool] = {}
 
@@ -202,8 +202,8 @@ class DirectoryListing:
         return numbers(self.stats)
 
     def is_as_known(self) -> bool:
-        """After `fill`: True if the directory is as its record has it, and the record knows the content of every file.
-        That holds under the rules that the record names.
+        """After `fill`: True if the directory equals its record, and the record contains the content of every file.
+        That is valid under the rules named in the record.
         """
         record = self._record
         return record is not None and not record.values[0] and self.key(record.key[:FINGERPRINT_BYTES]) == record.key

@@ -1,4 +1,4 @@
-"""What a scan may rely on: findings of earlier scans, and which content is known to be stored."""
+"""The baseline of a scan: findings of earlier scans, and the content known to be stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ScanFindings:
-    """What scans have found in a tree besides the index. A watched tree keeps it from scan to scan."""
+    """The findings of scans in a tree besides the index. A watched tree keeps it from scan to scan."""
 
     def __init__(self) -> None:
         self.linked = False
@@ -32,12 +32,12 @@ class ScanFindings:
         return self.rules[b""]
 
     def settle(self, path: bytes) -> None:
-        """Drop what is known of the file ``path``: it is scanned again."""
+        """Drop the findings about the file ``path``: it is scanned again."""
         self.not_captured.pop(path, None)
         self.rescan.discard(path)
 
     def forget(self, path: bytes) -> None:
-        """Drop what is known of ``path`` and all below it."""
+        """Drop the findings about ``path`` and all below it."""
         below = path + b"/"
         for known in (self.not_captured, self.rules):
             for inner in [inner for inner in known if inner == path or inner.startswith(below)]:
@@ -58,12 +58,12 @@ class TrustedContent:
         full_hash: bool,
         beneath: EntryLookup | None = None,
     ) -> None:
-        """``hashes_only``: the sink stores nothing, so it can lack no content. ``beneath`` gives the entry of a path in
+        """``hashes_only``: the sink stores nothing, so it needs no content. ``beneath`` gives the entry of a path in
         the lower layer of an overlay, all of whose content is stored.
         """
         labelled = base is not None and index.root is not None
         self.nothing = full_hash or not (hashes_only or labelled)
-        """Everything is to be read."""
+        """All files are to be read."""
         self._beneath = beneath
         self._lookup = lookup if labelled and index.root != base and not hashes_only else None
         self._delta = {} if hashes_only else index.delta

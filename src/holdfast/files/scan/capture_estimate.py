@@ -1,4 +1,4 @@
-"""How much there is to capture, counted without reading a file: for a warning before something huge is taken in."""
+"""Estimates the amount to capture without reading a file: for a warning before a huge capture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BIGGEST = 5
 
 
 class CaptureEstimate(NamedTuple):
-    """What a first checkpoint would capture, at least."""
+    """The minimum that a first checkpoint would capture."""
 
     files: int
     bytes: int
@@ -27,11 +27,11 @@ class CaptureEstimate(NamedTuple):
 def estimate(
     root: bytes, outer: DirectoryRules, *, max_files: int, max_bytes: int, reserved: frozenset[bytes] = frozenset()
 ) -> CaptureEstimate:
-    """Count files and bytes below ``root`` under the ignore rules, whose ``outer`` part is given; not in ``reserved``
+    """Count files and bytes below ``root`` under the ignore rules, with the given ``outer`` part; not in ``reserved``
     directories (see `ReservedPaths.paths`).
 
-    Ends as soon as more than twice ``max_files`` files or ``max_bytes`` bytes were found; directories are taken
-    level by level, so that the biggest can be told even then. What cannot be read or is gone is left out.
+    Ends as soon as more than twice ``max_files`` files or ``max_bytes`` bytes were found; it goes through directories
+    level by level, so that it knows the biggest even then. Unreadable or vanished entries are left out.
     """
     totals: dict[bytes, list[int]] = {}
     files = size = 0

@@ -1,4 +1,4 @@
-"""Reads one file or link so that what is hashed is what was there at one moment."""
+"""Reads one file or link so that the hashed content is that of one moment."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CaptureResult(NamedTuple):
 
 
 class _StoppedError(Exception):
-    """The file changed (``cause`` is None) or could not be read while it was streamed."""
+    """The file changed (``cause`` is None) or became unreadable while it was streamed."""
 
     def __init__(self, cause: OSError | None = None) -> None:
         self.cause = cause
@@ -64,7 +64,7 @@ class _StoppedError(Exception):
 def is_racy(signature: Signature, moment: int) -> bool:
     """True if a change after ``moment`` (nanoseconds since 1970) might leave the same signature.
 
-    That is so while the file system's clock may still show the time that the file was last changed at.
+    That is possible while the file system's clock may still show the time of the file's last change.
     """
     mtime, ctime = signature[:2]
     tick = _TICK_NS if ctime % _SECOND_NS or mtime % _SECOND_NS else _COARSE_TICK_NS
@@ -72,8 +72,8 @@ def is_racy(signature: Signature, moment: int) -> bool:
 
 
 def failure(error: OSError) -> str:
-    """The reason to give for a path that could not be read. Raises `StorageError` if it is this process that lacks
-    something: then nothing can be said of the path.
+    """The reason to give for an unreadable path. Raises `StorageError` if this process lacks a resource: then nothing
+    is known about the path.
     """
     if error.errno in _EXHAUSTED:
         raise StorageError(f"the tree cannot be read: {error.strerror}") from error
@@ -148,11 +148,11 @@ def _capture_file(
         return None
     try:
         state = writer_of(fd, stillness.handing_on)
-        # A file that may have a writer, and the kernel does not say, is read again in every scan: slower, never wrong.
+        # If it is unknown whether a file has a writer, every scan reads it again: slower, never wrong.
         writer = state in (WriterStatus.SOME, WriterStatus.FORBIDDEN)
         if state in (WriterStatus.SOME, WriterStatus.UNSUPPORTED):
-            # What was stored through a memory mapping shows in the file's times when it is written back at the latest,
-            # and the next store changes them again.
+            # Stores through a memory mapping change the file's times when they are written back at the latest, and the
+            # next store changes them again.
             if state is WriterStatus.SOME:
                 _sync(fd)
             else:
@@ -202,7 +202,7 @@ def _sink_error(error: OSError) -> StorageError:
 
 
 def _pieces(fd: int, seen: Signature) -> Iterator[bytes]:
-    """The content in pieces; raises `_StoppedError`, at the latest at the end, if it is not what was ``seen``."""
+    """The content in pieces; raises `_StoppedError`, at the latest at the end, if the file differs from ``seen``."""
     left = seen.size
     while left:
         try:
@@ -218,8 +218,8 @@ def _pieces(fd: int, seen: Signature) -> Iterator[bytes]:
 
 
 def peek(dir_fd: int, name: bytes, most: int) -> bytes | None:
-    """What the file ``name`` holds just now, which may be half written; None if it is no regular file of at most
-    ``most`` bytes, or cannot be read at once.
+    """The present content of the file ``name``, perhaps half written; None if it is no regular file of at most ``most``
+    bytes, or cannot be read at once.
     """
     try:
         if not _is_small(os.stat(name, dir_fd=dir_fd, follow_symlinks=False), most):

@@ -1,4 +1,4 @@
-"""Reads the files that a scan finds new or changed. For a file that cannot be read, what was saved before stands."""
+"""Reads the files that a scan finds new or changed. For an unreadable file, its last saved state stays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNSEEN = Signature(0, 0, 0, 0, 0)
 _TRIES_TOGETHER = 10
 
 KEPT = "; its last saved state stays"
-"""Appended to the reason why something could not be read."""
+"""Appended to the reason for an unreadable file."""
 
 
 class FileReader:
@@ -48,9 +48,7 @@ class FileReader:
         saved: SavedManifest | None,
         also: Container[bytes],
     ) -> None:
-        """Unless ``capture`` includes all files of credentials, those that are ``saved``, and those in ``also``, are
-        captured.
-        """
+        """Unless ``capture`` includes all files of credentials, only ``saved`` ones, and those in ``also``, are."""
         self.files_read = 0
         self._index = index
         self._findings = findings
@@ -67,7 +65,7 @@ class FileReader:
     ) -> file_capture.CaptureResult | None:
         """Read the file ``name`` in the open directory, whose path from the root is ``inner``; None if it is gone.
 
-        It looked like ``seen`` at ``moment`` or later; ``before`` is its entry in the index.
+        Its signature was ``seen`` at ``moment`` or later; ``before`` is its entry in the index.
         """
         if len(inner) > MAX_PATH_BYTES:
             return file_capture.CaptureResult(seen, NOT_CAPTURED, None, f"path too long: {len(inner)} bytes")
@@ -122,7 +120,7 @@ class FileReader:
         return {one: self.unstable(prefix + one) for one in saved}
 
     def _has_saved(self, path: bytes) -> bool:
-        """Whether a regular file ``path`` was saved. (A link of that name was saved without what it leads to.)"""
+        """Whether a regular file ``path`` was saved. (A link there does not count: its target was not saved.)"""
         entry = None if self._saved is None else dict(self._saved.entries(path)).get(path)
         return entry is not None and not entry.is_symlink
 
@@ -166,8 +164,8 @@ def _hold_still(
     found: Mapping[bytes, file_capture.CaptureResult | None],
     moment: int,
 ) -> bool:
-    """True if none of them has changed since it was read, after ``moment``. This is asked once all were read: so all
-    of them held what was read at one moment, which is when the last one had been read.
+    """True if none of them has changed since it was read, after ``moment``. Called once all were read: so at one
+    moment, after the last read, all of them had the content that was read.
     """
     for one in present:
         captured = found.get(one)

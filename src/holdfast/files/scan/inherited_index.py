@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def inherit(index: bytes, source: bytes, target: bytes, root: Hash, *, begun: int) -> StatIndex | None:
-    """The index for ``target``, which Holdfast has just made as a copy of ``source``, after ``root`` was saved; None if
-    the source's index is not that of ``root``. Changes nothing. Raises `OSError`.
+    """The index for ``target``, a new copy of ``source`` that Holdfast made after ``root`` was saved; None if the
+    source's index is of another root. Changes nothing. Raises `OSError`.
 
-    ``index`` is the source's index file, and ``begun`` (nanoseconds since 1970) a moment before the copying began. Of a
-    directory that was moved or changed since, no content is taken over: what was copied may be another directory, which
+    ``index`` is the source's index file, and ``begun`` (nanoseconds since 1970) a moment before the copying began. For
+    a directory that was moved or changed since, no content is taken over: the copy may be of another directory, which
     was in its place for a time.
     """
     found = load(index)
@@ -44,8 +44,8 @@ def inherit(index: bytes, source: bytes, target: bytes, root: Hash, *, begun: in
 
 
 def _are_the_same(index: StatIndex, target: int) -> bool:
-    """Whether the target is a snapshot: the first file whose content is known is the same file there. (A scan compares
-    each of the others itself. Where this is mistaken, it reads them.)
+    """Whether the target is a snapshot: the first file with known content is the same file there. (A scan compares each
+    of the others itself. If this is wrong, it reads them.)
     """
     for path, record in index.directories.items():
         columns = DirectoryColumns(record)

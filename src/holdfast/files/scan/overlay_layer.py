@@ -1,13 +1,13 @@
-"""The upper layer of an overlay, which tells which directories cannot have changed.
+"""The upper layer of an overlay, which shows the directories that cannot have changed.
 
-Every change is in the upper layer. So a tree that is an overlay is scanned like any other, but for the directories that
-are not in its upper layer and were not when the index was written: they are as the index has them. (The index was
-filled from the manifest of the lower layer at first.) This module decides no more than which directories those are, by
-the names of directories in the upper layer, and by which are opaque or redirected. What all others hold, the scan reads
-in the overlay, where the kernel has merged whiteouts and all else. Source: Documentation/filesystems/overlayfs.rst.
+Every change is in the upper layer. So an overlay is scanned like any other tree, except for directories that are not in
+its upper layer and were not when the index was written: for these the index is current. (The index was filled from the
+manifest of the lower layer at first.) This module only finds those directories, by the names of directories in the
+upper layer, and by which are opaque or redirected. The scan reads all others in the overlay, where the kernel has
+merged whiteouts and all else. Source: Documentation/filesystems/overlayfs.rst.
 
-The layer is not trusted: it is walked by descriptors and through no link. Where it is not as the kernel would have
-written it, more is scanned, never less.
+The layer is not trusted: it is walked by descriptors and through no link. If the kernel would not have written it so,
+more is scanned, never less.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ through it; None if none does."""
 
 
 class UpperLayer:
-    """What is known of a tree's upper layer. See `LocalTree`."""
+    """The state of a tree's upper layer. See `LocalTree`."""
 
     def __init__(self, upper: bytes, attributes: str, lower: LowerTree, state: bytes) -> None:
         """``upper`` is the layer's directory, ``state`` the file that goes with that of the index."""
@@ -69,7 +69,7 @@ class UpperLayer:
             advice="nothing depends on it",
         )
         self._before: Sources | None = None
-        """What the layer was when the index was brought up to date; None if that is not known."""
+        """The state of the layer when the index was brought up to date; None if unknown."""
         self._now: Sources = {}
 
     def load(self, index_path: bytes | None) -> None:
@@ -104,7 +104,7 @@ class UpperLayer:
         for path, source in sorted(self._now.items()):
             if not path or source is None or _source(self._before, path) == source:
                 continue
-            # It was renamed to here: the index has its files under the old path.
+            # It was renamed to this path: the index has its files under the old one.
             try:
                 rules = above(path)
             except (OSError, HoldfastError):
@@ -159,7 +159,7 @@ class UpperLayer:
                             except OSError as error:
                                 if error.errno not in _SWAPPED:
                                     raise
-                                found[inner] = None  # it is gone or swapped: the scan reads what is there now
+                                found[inner] = None  # it is gone or swapped: the scan reads its present state
                     finally:
                         if fd != root:
                             os.close(fd)
@@ -223,7 +223,7 @@ class UnchangedDirectories:
 
 
 def _source(sources: Sources, path: bytes) -> bytes | None:
-    """What of the lower layer shows at ``path``; None if nothing does."""
+    """The path of the lower layer that is visible at ``path``; None if there is none."""
     at, rest = path, b""
     while at not in sources:
         at, _, name = at.rpartition(b"/")
@@ -233,7 +233,7 @@ def _source(sources: Sources, path: bytes) -> bytes | None:
 
 
 def _load(note: NoteFile, folder: bytes, index_path: bytes) -> Sources | None:
-    """What was saved with the index; None if it is damaged in any way (then it is logged), or goes with another."""
+    """Load the state saved with the index; None if it is damaged (this is logged), or belongs to another index."""
     try:
         body = note.read(folder)
         if body is None:

@@ -1,20 +1,20 @@
 """A second process that scans the same tree from its other end, where that saves time.
 
-To scan is to wait for the kernel's work on directories and files, and one process keeps one core busy with it. Two that
-walk from either end of the tree until they meet take little more than half the time.
+A scan mostly waits for the kernel's work on directories and files, and one process keeps one core busy with it. Two
+that walk from both ends of the tree until they meet take little more than half the time.
 
 The second process reads no content and decides nothing. It compares each directory with the stat index, and sets a mark
 in shared memory: unchanged or changed. The scanner takes over the record of an unchanged directory, scans the changed
-ones first, and then all that has no mark. So the second process can fail or be killed at any moment: the scan is then
+ones first, and then all without a mark. So the second process can fail or be killed at any moment: the scan is then
 slower, never wrong.
 
-It does not know the ignore rules either. A mark says that a directory is as its record has it, under the rules that the
-record names. The scanner checks that those rules are still in force.
+It does not know the ignore rules either. A mark means that a directory equals its record, under the rules named in the
+record. The scanner checks that those rules are still in force.
 
 A short command spends most of its time on loading modules and opening the store. So it starts the second process first,
-with nothing but the index's file to go by (`start_early`). The first scan of the command adopts it if the index and the
-root are the same (`adopt_early`). What it has marked by then is older than the scan. So it has to be ended before the
-command changes the tree (`end_early`): `holdfast.files.local_tree.LocalTree` does that for its own changes, and
+with only the index's file (`start_early`). The first scan of the command adopts it if the index and the root are the
+same (`adopt_early`). Its marks up to then are older than the scan. So it must end before the command changes the tree
+(`end_early`): `holdfast.files.local_tree.LocalTree` does that for its own changes, and
 `holdfast.engine.opening.undo_log.open_service` for those of the undo log, which another process may make.
 """
 
@@ -55,8 +55,9 @@ _CLAIMED = 2
 _CHANGED = 4
 
 _IDENTITY = Struct("=16sQQ")
-"""Which tree and index an early process compares, stored behind its marks: the index's checksum, the root's device and
-inode number. It stores them first; until then they are zeros, which match nothing."""
+"""The tree and index of an early process, stored after its marks: the index's checksum, the root's device and inode
+number. It stores them first; until then they are zeros, which match nothing.
+"""
 _MAX_AGE = 1.0
 """Seconds after which an early process is not adopted. Its first marks are then too old, as when the command has had to
 wait for a lock."""
@@ -104,7 +105,7 @@ class SecondScanner:
 
 
 def start(index: StatIndex, root_fd: int, reserved: frozenset[tuple[int, int]]) -> SecondScanner | None:
-    """Start a second process on the tree below ``root_fd``; None where it would save nothing, or cannot be made.
+    """Start a second process on the tree below ``root_fd``; None where it would save no time, or cannot be made.
 
     It leaves the ``reserved`` directories alone, each given by its device and inode number.
     """
@@ -136,10 +137,10 @@ _early: _EarlyProcess | None = None
 
 
 def start_early(root: bytes, index: bytes) -> None:
-    """Start a second process on the tree at ``root``, for the first scan of this process; not where it would save
-    nothing, or cannot be made. It compares the tree with what the file ``index`` holds now.
+    """Start a second process on the tree at ``root``, for the first scan of this process; not where it would save no
+    time, or cannot be made. It compares the tree with the present file ``index``.
 
-    The caller calls `end_early` in the end.
+    The caller must call `end_early` at the end.
     """
     global _early  # noqa: PLW0603 - a process has one first scan
     try:
@@ -160,8 +161,8 @@ def start_early(root: bytes, index: bytes) -> None:
 
 
 def adopt_early(index: StatIndex, root_fd: int) -> SecondScanner | None:
-    """The process of `start_early`, for the scan that begins now. None if there is none, or it compares another tree or
-    with another index, or has not begun yet, or is too old: then it is ended.
+    """The process of `start_early`, for the scan that begins now. None if there is none, or if it compares another tree
+    or index, or has not begun yet, or is too old: then it is ended.
     """
     global _early  # noqa: PLW0603 - see `start_early`
     early = _early

@@ -59,7 +59,7 @@ _NO_HASH = bytes(HASH_BYTES)
 _MAX_DESCRIPTORS = 64
 _PROGRESS_EVERY = 1000
 _IGNORE = b"ignore"
-"""A part of both rule files' names. Most records do not contain it, and need not be searched for either name."""
+"""A part of both rule files' names. Most records do not contain it, so they need not be searched for either name."""
 _GITIGNORE = os.fsdecode(GITIGNORE)
 _CHECKPOINTIGNORE = os.fsdecode(CHECKPOINTIGNORE)
 
@@ -156,7 +156,7 @@ class Scanner:
                 os.close(fd)
 
     def _is_plain(self, path: bytes, second: SecondScanner, known: dict[bytes, bool]) -> bool:
-        """True if neither the directory nor any above it, but for the root, has changed or has rules of its own."""
+        """True if neither the directory nor any above it, except the root, has changed or has its own rules."""
         found = known.get(path)
         if found is None:
             record = self._index.directories.get(path)
@@ -165,10 +165,10 @@ class Scanner:
         return found
 
     def walk(self, root_fd: int, path: bytes, fd: int, above: DirectoryRules, *, recursive: bool = True) -> None:
-        """Bring the directory ``path``, open as ``fd``, up to date, and those below it: all of them, or (not
-        ``recursive``) those that the index does not have.
+        """Update the directory ``path``, open as ``fd``, and those below it: all of them, or (not ``recursive``) those
+        that the index lacks.
 
-        ``fd`` is closed. Neither the descriptors in use nor the call stack grow with the depth of the tree.
+        Closes ``fd``. Neither the number of descriptors nor the call stack grows with the depth of the tree.
         """
         descriptors: dict[bytes, int] = {path: fd}
         frames: list[tuple[bytes, DirectoryRules, Iterator[bytes]]] = []
@@ -211,10 +211,10 @@ class Scanner:
                 os.close(open_fd)
 
     def _keep_unchanged(self, path: bytes, rules: DirectoryRules) -> list[bytes] | None:
-        """Keep the record of an unchanged directory; the names of the directories in it. ``rules`` are its parent's.
+        """Keep the record of an unchanged directory; returns the names of its directories. ``rules`` are its parent's.
 
-        None if the directory has to be scanned all the same: its files may be stored nowhere; its record was made under
-        other rules; it has rules of its own, which those below it need; or it is reserved.
+        None if the directory must be scanned: its files may be stored nowhere; its record was made under other rules;
+        it has its own rules, which those below it need; or it is reserved.
         """
         record = self._index.directories[path]
         if (
@@ -252,8 +252,8 @@ class Scanner:
         return fd
 
     def record_unreadable(self, path: bytes, error: OSError) -> None:
-        """Enter in the findings that the directory ``path`` could not be opened or listed, and keep in the index what
-        was saved below it.
+        """Enter in the findings that the directory ``path`` could not be opened or listed, and keep its saved content
+        in the index.
         """
         if error.errno in REPLACED:
             self._list(path, SWAPPED)
@@ -272,7 +272,7 @@ class Scanner:
             self._findings.not_captured[path] += KEPT
 
     def _list(self, path: bytes, reason: str) -> None:
-        """Enter in the findings that nothing of the directory ``path`` is captured, and the reason."""
+        """Enter in the findings that the directory ``path`` is not captured, with the reason."""
         if not path:
             raise StorageError(f"the workspace's root is {reason}")
         self.forget(path)
@@ -390,7 +390,7 @@ class Scanner:
 
     def _onward(self, path: bytes, listing: DirectoryListing, recursive: bool) -> list[bytes]:
         """The names of the directories to scan next: all, or (not ``recursive``) those without a record, which are new
-        or were not reached by a scan that failed.
+        or were missed by a failed scan.
         """
         self._findings.linked |= listing.linked
         names, known = listing.directories(), self._index.directories
@@ -399,8 +399,8 @@ class Scanner:
     def _list_known(
         self, fd: int, path: bytes, above: DirectoryRules, record: DirectoryRecord, unreadable: Unreadable
     ) -> tuple[DirectoryListing, DirectoryRules, bool]:
-        """What the directory holds, the rules in force there, and whether it is as its ``record`` has it. Changes
-        nothing; raises `OSError`. ``unreadable`` as `rules_in` has it.
+        """The listing of the directory, the rules in force there, and whether it equals its ``record``. Changes
+        nothing; raises `OSError`. ``unreadable`` as in `rules_in`.
         """
         listing = DirectoryListing(record)
         listing.fill(fd)
@@ -431,7 +431,7 @@ class Scanner:
         record: DirectoryRecord | None,
         moment: int,
     ) -> None:
-        """Make the new record of a directory that is not as it was, reading every file whose content is not known."""
+        """Make the new record of a changed directory, reading every file with unknown content."""
         findings = self._findings
         prefix = path + b"/" if path else b""
         # The index notes the changes only once the record is complete: a scan that fails in between must leave the two
@@ -470,7 +470,7 @@ class Scanner:
                 raw = Signature(*listing.stats[number * COLUMNS : (number + 1) * COLUMNS])
                 found = self._reader.read(fd, name, inner, raw, before, moment)
                 if found is not None and found.database:
-                    # (A log of it may have been made since the directory was listed.)
+                    # (A log of it may have been made after the directory was listed.)
                     seen = {} if file_capture.is_racy(found.signature, moment) else {name: found.signature}
                     together |= self._reader.read_database(
                         fd, prefix, name, seen, lambda one: self._entry_before(old, positions, one)

@@ -1,4 +1,4 @@
-"""Files that hold nothing but credentials, told by their exact names: never by a suffix, never by what they hold."""
+"""Files that contain only credentials, recognised by exact names: never by a suffix or by content."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def is_credential(path: bytes) -> bool:
 
 
 def is_environment(path: bytes) -> bool:
-    """True if ``path`` is called ``.env``, or ``.env.`` and something: settings, often with secrets among them."""
+    """True if the name of ``path`` is ``.env``, or begins with ``.env.``: settings, often including secrets."""
     name = path.rpartition(b"/")[2]
     return name == b".env" or name.startswith(b".env.")

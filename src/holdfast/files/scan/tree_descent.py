@@ -53,9 +53,9 @@ def rules_in(
     own: bool = True,
     unreadable: Unreadable | None = None,
 ) -> DirectoryRules:
-    """The rules in force in a directory, open as ``fd``, with its own rule files. ``git`` or ``own`` is False where the
-    directory is known to have no such file. Raises `OSError` for one that cannot be read, unless ``unreadable`` gives
-    its content.
+    """The rules in force in a directory, open as ``fd``, with its own rule files. ``git`` or ``own`` is False if the
+    directory is known to lack that file. Raises `OSError` for an unreadable one, unless ``unreadable`` gives its
+    content.
     """
 
     def read(name: bytes) -> bytes | None:

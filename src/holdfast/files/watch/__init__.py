@@ -26,11 +26,11 @@ _log = Log(__name__)
 
 
 class Watcher(DirtySource, Protocol):
-    """Notices what happens in a tree. One thread at a time. The first answer of `drain` is everything.
+    """Notices changes in a tree. One thread at a time. The first answer of `drain` is everything.
 
-    What goes on inside directories that ``excluded`` names is left out; a change of a ``.gitignore`` or of a
-    ``.checkpointignore`` makes everything dirty, and `refresh` makes the new rules count. Rules that lie outside of the
-    tree, and in its ``.git``, are for the caller to look at.
+    Changes inside directories that are ``excluded`` are left out; a change of a ``.gitignore`` or of a
+    ``.checkpointignore`` makes everything dirty, and `refresh` applies the new rules. The caller must check rules
+    outside the tree, and in its ``.git``.
     """
 
     @property
@@ -40,26 +40,26 @@ class Watcher(DirtySource, Protocol):
 
     @property
     def limits(self) -> str | None:
-        """What it cannot notice, as a sentence for people; None if there is nothing."""
+        """The limits of its notice, as a sentence for people; None if there are none."""
         ...
 
     def fileno(self) -> int:
-        """A descriptor, the same for ever, that is readable when something may have happened; `drain` reads it."""
+        """A descriptor, always the same, that is readable when there may be changes; `drain` reads it."""
         ...
 
     def skim(self) -> None:
-        """Read what has happened, and forget what the processes that are passed over did: the next `drain` takes less
-        time. For another thread, also while one drains.
+        """Read the events, and drop those of the processes to be passed over: the next `drain` takes less time. For
+        another thread, even during a drain.
         """
         ...
 
     def refresh(self) -> bool:
-        """What ``excluded`` answers may have changed: ask it again, before the next `drain` answers.
+        """The answers of ``excluded`` may have changed: ask it again, before the next `drain` answers.
 
-        True if something may come into view by it that is not watched before that: then it should be soon.
+        True if a drain may bring new directories into view that are unwatched until then: then it should be soon.
 
-        To be called after every scan that followed an answer of everything, since that scan read the rules anew.
-        Directories that come into view by it are in the next answer.
+        Call this after every scan that followed an answer of everything, as that scan read the rules anew. Directories
+        that come into view by it are in the next answer.
         """
         ...
 
@@ -79,13 +79,13 @@ def open_watcher(
     wanted: Wanted | None = None,
     by_thread: bool = False,
 ) -> Watcher:
-    """Watch the directory ``root`` by the best means there is, or by ``backend`` alone.
+    """Watch the directory ``root`` by the best available means, or only by ``backend``.
 
-    ``excluded(directory)`` says of a directory (a relative path) whether nothing in it is ever captured.
-    ``poll_interval`` is in seconds. ``notice`` is called by `drain` with every event, but for those by the processes
-    ``passed``, as far as it is known who that is: ``by_thread``, which thread; ``wanted`` adds to that, where the means
-    can tell. Every means that was tried and cannot be had is logged with the reason. Raises `NotFoundError` if there is
-    no such directory, `UnsupportedError` if ``backend`` was named and cannot be had.
+    ``excluded(directory)`` returns whether nothing in a directory (a relative path) is ever captured. ``poll_interval``
+    is in seconds. ``notice`` is called by `drain` with every event, except those by the processes ``passed``, as far as
+    these are known: ``by_thread``, with the thread; ``wanted`` adds to that, where the means support it. Every means
+    that was tried and is unavailable is logged with the reason. Raises `NotFoundError` if there is no such directory,
+    `UnsupportedError` if the given ``backend`` is unavailable.
     """
     from holdfast.files.watch.watched_root import WatchedRoot
 
@@ -112,7 +112,7 @@ def open_watcher(
             reason = why(choice, error)
             if backend != "auto":
                 raise UnsupportedError(f"cannot watch {display(root)} by {choice}: {reason}") from error
-            # Without privilege fanotify is never there, which is no news; that a limit costs speed is.
+            # Without privilege fanotify is never available, which is normal; a limit that costs speed is not.
             say = _log.info if choice == "fanotify" else _log.warning
             say("cannot watch %s by %s: %s", display(root), choice, reason)
         except BaseException:

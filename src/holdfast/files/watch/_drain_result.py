@@ -1,4 +1,4 @@
-"""What one drain of a watcher has found so far, and the rules for when a finding stands for everything."""
+"""The findings of one drain of a watcher so far, and the rules by which one means everything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_PATHS = 200_000
 """Beyond this many changed paths a walk costs less than the list."""
 
 RULE_FILES = frozenset((b".gitignore", b".checkpointignore"))
-"""Files that say what is ignored: a change of one can bring any path in or take it out."""
+"""Files with ignore rules: a change of one can include or exclude any path."""
 
 _log = Log(__name__)
 
@@ -30,7 +30,7 @@ class DrainResult:
         self._paths: set[bytes] = set()
         self.everything = False
         self.rules_changed = False
-        """True once a file that says what is ignored may have changed."""
+        """True once a file with ignore rules may have changed."""
 
     def mark_uncertain(self, reason: str) -> None:
         """Nothing is known for certain any more, because of ``reason``."""
@@ -61,9 +61,9 @@ class DrainResult:
 
 
 def vanished_or_shared(root_fd: int, paths: Iterable[bytes], findings: DrainResult) -> list[bytes]:
-    """Ask whether written files have further names, whose content then changed as well; returns those that are gone.
+    """Check whether written files have further names, whose content then changed as well; returns the missing ones.
 
-    Nothing tells where the other names are, so one such file makes everything dirty.
+    The other names are unknown, so one such file makes everything dirty.
     """
     gone: list[bytes] = []
     for path in paths:

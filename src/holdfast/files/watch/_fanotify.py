@@ -1,10 +1,10 @@
 """Watching by fanotify: one mark on the file system, whatever the size of the tree.
 
-An event names a directory by its file handle and an entry in it by name (``FAN_REPORT_DFID_NAME``), and the object by
-a handle of its own (``FAN_REPORT_TARGET_FID``). The directory's handle is turned into a path by opening it, and that
-is remembered until a directory in the tree, or one that comes into it or leaves it, is renamed. The kernel merges
-events of one name while they wait, so nothing here depends on their order, except that the news of a rename is read
-after it. Sources: fanotify(7), fanotify_mark(2).
+An event names a directory by its file handle and an entry in it by name (``FAN_REPORT_DFID_NAME``), and the object by a
+handle of its own (``FAN_REPORT_TARGET_FID``). The directory's handle is turned into a path by opening it, and that is
+remembered until a directory is renamed inside the tree, into it or out of it. The kernel merges waiting events of one
+name, so nothing here depends on their order, except that the event of a rename is read after it. Sources: fanotify(7),
+fanotify_mark(2).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from holdfast.files.watch.event_masks import Notice, Wanted
     from holdfast.files.watch.watched_root import WatchedRoot
 
-# Events on an object itself (DELETE_SELF, MOVE_SELF) would say again, for every file, what those on its name say;
-# whether the root is still the root is asked at every drain.
+# Events on an object itself (DELETE_SELF, MOVE_SELF) would only repeat, for every file, those on its name; each drain
+# checks whether the root is still the root.
 MASK = WRITTEN | NAMES | ONDIR
 
 _CLOEXEC, _NONBLOCK, _UNLIMITED_QUEUE, _UNLIMITED_MARKS = 0x1, 0x2, 0x10, 0x20
@@ -86,7 +86,7 @@ class FanotifyWatcher:
         self._inside: dict[Handle, bytes] = {}
         self._outside: set[Handle] = set()
         self._gone: set[Handle] = set()
-        """Directories that were deleted. Handles are never used again; what happens in there happens in no tree."""
+        """Deleted directories. Handles are never reused; events in them belong to no tree."""
         self._hidden: dict[bytes, bool] = {b"": False}
         self._mounts = Mounts()
         self._buffer = bytearray(event_syscalls.READ_BYTES)
@@ -217,17 +217,17 @@ class FanotifyWatcher:
         for _ in range(_MAX_READS):
             batch.has_looked_up = False
             with self._reading:
-                # (At once: what `skim` would read in between came before this look too, and would be missed by it.)
+                # (At once: events that `skim` reads in between precede this check too, which would miss them.)
                 size, events = self._receive()
                 events, self._skimmed = self._skimmed + events, b""
             self._take_all(events, batch)
-            # (What was found may have been on its way meanwhile: then that is told by now.)
+            # (Events of changes found above may have been on their way: then they are here now.)
             if size < event_syscalls.FULL_READ and not batch.has_looked_up:
                 return
         batch.findings.mark_uncertain("events arrive faster than they are read")
 
     def _receive(self) -> tuple[int, bytes]:
-        """How many bytes of events there were, and those that are not passed over."""
+        """The number of bytes of events, and the events that are not passed over."""
         try:
             # (`os.read` would map and unmap memory of that size each time.)
             size = os.readv(self._fd, [self._buffer])
@@ -275,8 +275,8 @@ class FanotifyWatcher:
     def _take_object(self, mask: int, target: Handle | None, pid: int, batch: _Batch) -> None:
         """Take an event without a name.
 
-        It tells of the number of an inode's names (and each name has its own event), or of an object that was reached
-        without a path, as a file server does.
+        It reports a change of the link count (and each name has its own event), or an object reached without a path, as
+        by a file server.
         """
         if not mask & (MODIFY | CLOSE_WRITE) or target is None:
             return
@@ -309,7 +309,7 @@ class FanotifyWatcher:
         return self._wanted is not None and self._wanted(object_of(target))
 
     def _took_directory(self, event: Event, directory: Handle, batch: _Batch) -> None:
-        """A directory was renamed or deleted: what is remembered of paths may be wrong from here on."""
+        """A directory was renamed or deleted: the remembered paths may be wrong from here on."""
         if event.mask & DELETE and event.target is not None:
             self._gone.add(event.target)
             self._inside.pop(event.target, None)
@@ -325,7 +325,7 @@ class FanotifyWatcher:
             batch.findings.mark_uncertain("the root, or a directory above it, was moved")
             self._forget()
         elif self._below_root(moved) is not None:
-            # (Whatever comes into the tree or leaves it has an event in there; what moves elsewhere stays outside.)
+            # (Each directory that comes into the tree or leaves it has an event in there; other moves stay outside.)
             self._forget()
 
     def _forget(self) -> None:
@@ -344,7 +344,7 @@ class FanotifyWatcher:
             path = self._locate(directory)
         except OSError as error:
             if error.errno == errno.ESTALE:
-                # One that a rename replaced tells nothing but of itself, and the rename has an event of its own.
+                # A directory replaced by a rename reports only itself, and the rename has its own event.
                 if name != b".":
                     batch.stale.add(directory)
             else:
@@ -391,7 +391,7 @@ class FanotifyWatcher:
 
 
 class _Batch:
-    """What one drain has gathered."""
+    """The findings of one drain."""
 
     __slots__ = ("findings", "has_events", "has_looked_up", "moved", "stale", "written")
 
@@ -400,7 +400,7 @@ class _Batch:
         self.written: dict[bytes, Handle] = {}
         self.moved: set[Handle] = set()
         self.stale: set[Handle] = set()
-        """Directories that something happened in and that are gone."""
+        """Directories with changes that are gone."""
         self.has_events = False
         self.has_looked_up = False
         """A directory was found by its handle since the last read."""

@@ -35,7 +35,7 @@ class Event(NamedTuple):
     name: bytes
     """``.`` for the directory itself."""
     target: Handle | None
-    """The object of that name, at the time of the event."""
+    """The object with that name, at the time of the event."""
     pid: int = 0
     """Of the process that did it; 0 if it is in a pid namespace that this one does not see."""
 
@@ -46,7 +46,7 @@ def object_of(handle: Handle) -> Identity:
 
 
 def without(buffer: bytes, passed: Container[int]) -> bytes:
-    """What one read returned, without what the processes ``passed`` did, but for what became of directories."""
+    """The result of one read, without events of the processes ``passed``, except for those on directories."""
     kept: list[bytes] = []
     at, start, end = 0, 0, len(buffer)
     last, is_passed = -1, False
@@ -66,10 +66,10 @@ def without(buffer: bytes, passed: Container[int]) -> bytes:
 def decode(
     buffer: bytes, boring: Container[Handle] = (), wanted: Callable[[Handle], bool] | None = None
 ) -> Iterator[Event]:
-    """The events in what one read returned (fanotify(7), "Reading fanotify events"); raises `ValueError` on others.
+    """The events in the result of one read (fanotify(7), "Reading fanotify events"); raises `ValueError` on other data.
 
-    Left out are events about files in ``boring`` directories: on a busy file system those are nearly all; but not of
-    what is ``wanted`` and was written to.
+    Events about files in ``boring`` directories are left out, except writes to ``wanted`` objects: on a busy file
+    system those are nearly all.
     """
     at, end = 0, len(buffer)
     while at < end:

@@ -1,7 +1,7 @@
-"""Finds what the file handles in fanotify's events mean, on the file systems that are marked.
+"""Finds the objects of the file handles in fanotify's events, on the marked file systems.
 
-A descriptor on a file system, which that takes, keeps it from being unmounted: those on mounts in the tree are opened
-when they are needed, and closed when the watcher has nothing to do.
+That needs a descriptor on the file system, which prevents an unmount: those on mounts in the tree are opened when
+needed, and closed when the watcher is idle.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Mounts:
         return fd
 
     def rest(self) -> None:
-        """Keep no file system from being unmounted until the next question, but for the first: the root is held open
-        in any case, and is found wherever it is moved.
+        """Allow unmounts of all file systems until the next question, except the first: the root stays open in any
+        case, and is found wherever it is moved.
         """
         for key in list(self._open)[1:]:
             os.close(self._open.pop(key))
@@ -75,7 +75,7 @@ class Mounts:
         """The absolute path of what ``handle`` means. Raises ESTALE if it is gone."""
         key = handle[:8]
         if key not in self._places:
-            # btrfs gives every subvolume an id of its own; any descriptor on the file system opens its handles.
+            # btrfs gives every subvolume its own id; any descriptor on the file system opens its handles.
             key = next(iter(self._places), b"")
         fd = event_syscalls.open_by_handle(self._descriptor(key) if key else -1, handle[8:])
         try:
@@ -93,7 +93,7 @@ class Mounts:
             os.close(fd)
 
     def names_left(self, handle: Handle) -> int:
-        """How many names a file has; more than one if that cannot be told."""
+        """The number of names of a file; more than one if that is unknown."""
         if handle[:8] not in self._places:
             return 2
         try:

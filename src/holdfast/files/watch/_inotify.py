@@ -1,8 +1,8 @@
 """Watching by inotify: one watch on every directory that is not excluded. Needs no privilege.
 
-A watch belongs to the inode and follows it through renames; which path it stands for is kept in a tree of nodes that
-the events rewrite. Whenever a directory appears, by creation or by a rename, what is *there now* is watched and listed,
-below it too, so that an answer is right once the queue is read empty, however late that is. Source: inotify(7).
+A watch belongs to the inode and follows it through renames; its path is kept in a tree of nodes that the events
+rewrite. Whenever a directory appears, by creation or by a rename, its *present* content is watched and listed, at all
+depths, so that an answer is right once the queue is read empty, however late that is. Source: inotify(7).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Event(NamedTuple):
 
 
 def decode(buffer: bytes) -> Iterator[Event]:
-    """The events in what one read returned (inotify(7), "Reading events"); raises `ValueError` if one is cut short."""
+    """The events in the result of one read (inotify(7), "Reading events"); raises `ValueError` if one is truncated."""
     at, end = 0, len(buffer)
     while at < end:
         if end - at < _EVENT.size:
@@ -160,7 +160,7 @@ class InotifyWatcher:
             self._read(batch)
             if self._sweep_due:
                 self._sweep(findings)
-            # Who has found no place until the queue is empty is no longer watched.
+            # Nodes without a path when the queue is empty are no longer watched.
             for wd in self._nodes.drop_loose():
                 self._unwatch(wd)
             self._check_shared(batch)
@@ -235,7 +235,7 @@ class InotifyWatcher:
             batch.findings.mark_uncertain("a file system in the tree was unmounted")
             self._sweep_due = True
         if wd == self._above:
-            return  # it only wakes the waiting thread: whether the root is the root was asked already
+            return  # only wakes the waiting thread: the root was checked already
         node = self._nodes.get(wd)
         if node is None:
             return
@@ -257,7 +257,7 @@ class InotifyWatcher:
         if mask & (CREATE | MOVED_TO):
             batch.arrived.add(path)
         if mask & MOVED_FROM:
-            batch.arrived.add(path)  # its further names, if any, are asked of the name it gets
+            batch.arrived.add(path)  # its further names, if any, are checked with its new name
         if mask & (WRITTEN | MOVED_TO):
             batch.written.add(path)
 
@@ -279,10 +279,10 @@ class InotifyWatcher:
     # -- putting watches in place -------------------------------------------------------------------------------
 
     def _cover(self, start: bytes) -> None:
-        """Watch the directory ``start`` and all below it that is not excluded, as they are now, and not too deep for
-        anything in it to be captured.
+        """Watch the directory ``start`` and all directories now below it, except those that are excluded or too deep
+        for captured files.
 
-        Each is watched first and listed then, so that nothing that appears in between is missed. Raises ENOSPC.
+        Each is watched first and listed afterwards, so that no entry made in between is missed. Raises ENOSPC.
         """
         todo = [start]
         last, last_fd = b"", -1
@@ -292,7 +292,7 @@ class InotifyWatcher:
                 if path and (len(path) >= MAX_PATH_BYTES - 1 or self._excluded(path)):
                     continue
                 parent, _, name = path.rpartition(b"/")
-                # Mostly what is right below: then a deep tree is not walked from its root again for every level.
+                # Usually a direct child: then a deep tree is not walked from its root again for every level.
                 fd = self._open(name, last_fd) if last_fd >= 0 and path and parent == last else self._open(path)
                 if fd is None:
                     continue
@@ -318,7 +318,7 @@ class InotifyWatcher:
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
-            # Deleted meanwhile, or not to be read: then there is nothing to be captured in it either.
+            # Deleted meanwhile, or unreadable: then nothing in it can be captured either.
 
     def _open(self, path: bytes, start: int | None = None) -> int | None:
         """Open a directory below the root, or below ``start``, without following a link on the way (I7); None if it
@@ -365,7 +365,7 @@ class InotifyWatcher:
             findings.mark_uncertain("every directory is watched again")
 
     def _watch_above(self) -> None:
-        """Be woken when the root is deleted, moved or made again; what this cannot see, the next drain does."""
+        """Wake up when the root is deleted, moved or made again; the next drain sees all that this cannot see."""
         if self._above >= 0 and self._above not in self._nodes:
             self._unwatch(self._above)
         try:
@@ -386,7 +386,7 @@ class InotifyWatcher:
 
 
 class _Batch:
-    """What one drain has gathered."""
+    """The findings of one drain."""
 
     __slots__ = ("arrived", "findings", "written")
 

@@ -1,4 +1,4 @@
-"""Which inotify watch stands for which path: a tree of nodes that the events rewrite."""
+"""The path of each inotify watch: a tree of nodes that the events rewrite."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Nodes:
         return set(self._nodes)
 
     def path(self, node: Node) -> bytes | None:
-        """The path that ``node`` stands for; None while it has no place."""
+        """The path of ``node``; None while it has no place."""
         parts: list[bytes] = []
         while node is not self._top:
             parts.append(node.name)
@@ -47,9 +47,9 @@ class Nodes:
         return b"/".join(parts)
 
     def attach(self, wd: int, path: bytes) -> bool:
-        """Let the watch ``wd`` stand for ``path``, whatever it stood for.
+        """Give the watch ``wd`` the path ``path``, in place of its old one.
 
-        False if the directory above is not known, or lies below: the events that explain this are still to come.
+        False if the directory above is unknown, or is below ``wd``: the events that explain this are still to come.
         """
         node = self._nodes.get(wd)
         if node is None:
@@ -87,7 +87,7 @@ class Nodes:
             self._loose.add(node)
 
     def remove(self, node: Node) -> None:
-        """Forget ``node``, whose watch has ended; what was below it is loose."""
+        """Remove ``node``, whose watch has ended; its children are loose."""
         del self._nodes[node.wd]
         self.detach(node)
         self._loose.discard(node)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 DEFAULT_INTERVAL = 10.0
 _REST = 9
-"""A look at the tree is followed by a rest of so many times its length, so that a huge tree costs a tenth of a core."""
+"""After each look at the tree it rests so many times as long, so that a huge tree costs a tenth of a core."""
 
 
 class TreeComparison:
-    """Tells by the metadata of all that is in a tree whether anything has changed. For one thread.
+    """Detects changes by the metadata of all entries of a tree. For one thread.
 
-    What the metadata do not tell of (a mapping that stays open, a second write within one tick of the clock) it does
-    not notice.
+    It misses changes without an effect on metadata (a mapping that stays open, a second write within one tick of the
+    clock).
     """
 
     def __init__(self, root: bytes, excluded: Callable[[bytes], bool]) -> None:
@@ -94,8 +94,8 @@ class PollingWatcher:
         return self._timer
 
     def drain(self) -> DirtyPaths:
-        """Everything, always: whatever has happened before the call is in it. It is news if a look at the tree, which
-        is due at every interval, found that something has.
+        """Always everything, which includes all changes before the call. It is news if a look at the tree, which is due
+        at every interval, found a change.
         """
         due = clear_timer(self._timer) or self._first
         self._first = False

@@ -1,4 +1,4 @@
-"""What events say has happened, in bits that inotify(7) and fanotify(7) have in common, and who hears of it."""
+"""Events in bits common to inotify(7) and fanotify(7), and their recipients."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ NAMES = MOVED_FROM | MOVED_TO | CREATE | DELETE
 """Of a directory: the names in it are others."""
 
 Notice: TypeAlias = "Callable[[bytes | None, int, int | None, Identity | None], None]"
-"""Is told a path, what happened there (the bits above), the number of the process that did it (None where events do not
-tell, 0 if it cannot be seen from here), and the object that had the path then, if events tell. The path is None where
-an object that is `Wanted` was changed by a name outside of the tree."""
+"""Gets a path, the kind of event (the bits above), the id of the process that caused it (None where events lack it, 0
+if it is invisible from here), and the object that had the path then, if the event contains it. The path is None if a
+`Wanted` object was changed by a name outside the tree.
+"""
 
 Wanted: TypeAlias = "Callable[[Identity], bool]"
 """Says whether to tell of changes of an object by names outside of the tree."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 18
 """How much of a queue of events is read at once."""
 FULL_READ = READ_BYTES - 4096
-"""A read that gave less has emptied the queue: events come whole, as many as there is room for, and the longest is
-shorter than 4 KiB. To read on until there is nothing would not end while a process makes events, one for each read.
+"""A shorter read has emptied the queue: events come whole, as many as fit, and the longest is shorter than 4 KiB.
+Reading until nothing is left would not end while a process makes an event for each read.
 """
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -47,7 +47,7 @@ def _call(name: str, *types: object) -> Callable[..., int]:
 
 
 def fanotify_init(flags: int, event_flags: int) -> int:
-    """A new notification group. EPERM without CAP_SYS_ADMIN, EINVAL for flags that the kernel does not know."""
+    """A new notification group. EPERM without CAP_SYS_ADMIN, EINVAL for flags unknown to the kernel."""
     return _check(_call("fanotify_init", ctypes.c_uint, ctypes.c_uint)(flags, event_flags))
 
 
@@ -63,7 +63,7 @@ def open_by_handle(mount_fd: int, handle: bytes) -> int:
 
 
 def file_handle(fd: int) -> bytes:
-    """The whole ``struct file_handle`` of what ``fd`` is open on; EOPNOTSUPP where the file system has none."""
+    """The whole ``struct file_handle`` of the object of ``fd``; EOPNOTSUPP where the file system has none."""
     size = 128
     handle = ctypes.create_string_buffer(8 + size)
     ctypes.memmove(handle, size.to_bytes(4, "little" if _LITTLE else "big"), 4)

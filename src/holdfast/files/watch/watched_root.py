@@ -42,7 +42,7 @@ class WatchedRoot:
         self.fd = self._mounts = -1
 
     def reopen(self) -> bool:
-        """Take the directory that is now at the path for the root; False if there is none."""
+        """Use the directory that is now at the path as the root; False if there is none."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -50,7 +50,7 @@ class WatchedRoot:
             self.fd = os.open(self.path, _DIRECTORY)
             self.real = os.readlink(b"/proc/self/fd/%d" % self.fd)
             if self.real != self.path:
-                raise NotADirectoryError  # a link has taken its place: what that leads to is not the workspace
+                raise NotADirectoryError  # a link has replaced it: its target is not the workspace
         except OSError:
             if self.fd >= 0:
                 os.close(self.fd)
@@ -73,7 +73,7 @@ class WatchedRoot:
             return False
 
     def mounts_changed(self) -> bool:
-        """True once after something was mounted or unmounted below the root; costs one system call when not."""
+        """True once after a mount or unmount below the root; otherwise it costs one system call."""
         if not self._poll.poll(0):
             return False
         before, self.mounts_below = self.mounts_below, self._below()

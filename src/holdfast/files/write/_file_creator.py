@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change, Entry
 
 TREE_ERRORS = (EscapeError, NotFoundError, RefusedError, StorageError, OSError)
-"""Errors of one path, after which the others go on. That of a damaged blob is not among them."""
+"""Errors of one path, after which the others go on; without that of a damaged blob."""
 
 MIN_FILES = 512
 """How many files it takes for a second process: to make one takes as long as to write some fifty files."""
@@ -52,7 +52,7 @@ class ContentError(Exception):
 
 
 class FileOrder(NamedTuple):
-    """A file or link that is to be made."""
+    """A file or link to be made."""
 
     change: Change
     after: Entry
@@ -61,28 +61,28 @@ class FileOrder(NamedTuple):
     name: bytes
     staged: bool
     taken: DisplacedFile | None
-    """What it is to replace."""
+    """The file that it replaces."""
     xattrs: Xattrs
-    """The extended attributes of that, which it is to have, too."""
+    """The extended attributes of that file, which it gets too."""
     kept: Owner | None = None
-    """The owner of that, to whom it is to belong, too."""
+    """The owner of that file, who owns it too."""
 
 
 class FileCreator:
     """Makes files and links below a `Root`. For one thread; nothing that it made is durable before `content` is."""
 
     def __init__(self, root: Root, owner: Owner | None) -> None:
-        """What is made is given to ``owner``."""
+        """Created files are given to ``owner``."""
         self._root = root
         self._owner = owner
         self.content = Durability()
-        """Syncs what was made."""
+        """Syncs the created files."""
         self.devices: set[int] = set()
         """The devices that it lies on."""
 
     def create(self, order: FileOrder, content: Content) -> Signature:
-        """Make what is ordered; returns its signature. Raises as `atomic_replacement.write_file`, and `ContentError`
-        for what the content's iterator raises; then nothing is made.
+        """Make the ordered file; returns its signature. Raises as `atomic_replacement.write_file`, and `ContentError`
+        for errors of the content's iterator; then nothing is made.
         """
         _, entry, directory, name, _, _, xattrs, kept = order
         if isinstance(content, SharedFile):
@@ -102,10 +102,10 @@ class FileCreator:
     def create_all(
         self, orders: Sequence[FileOrder], supply: Supply, report: Callable[[int], None]
     ) -> Generator[tuple[FileOrder, Signature | TreeError]]:
-        """Make all of them, in any order. Gives each with its signature, or with the error of the tree that it met.
+        """Make all of them, in any order. Yields each with its signature, or with its error of the tree.
 
-        ``report`` is called with how many are made so far. Raises what the supply raises. Then, or if the iterator is
-        closed before its end, no file is there that it has not given.
+        ``report`` is called with the number made so far. Raises the errors of the supply. Then, or if the iterator is
+        closed before its end, only yielded files exist.
         """
         if len(orders) < MIN_FILES or not forked_worker.is_worthwhile():
             yield from self._fetched(orders, supply, report, 0)
@@ -172,7 +172,7 @@ class FileCreator:
     def _here(
         self, orders: Sequence[FileOrder], located: Located, supply: Supply
     ) -> Iterator[tuple[FileOrder, Signature | TreeError]]:
-        """As `_fetched`, from the located contents; what is not among them is fetched."""
+        """As `_fetched`, from the located contents; others are fetched."""
         contents = located([order.change for order in orders])
         rest: list[FileOrder] = []
         for order in orders:
@@ -206,7 +206,7 @@ class FileCreator:
         try:
             os.unlink(order.name, dir_fd=self._root.directory(order.directory))
         except TREE_ERRORS:
-            return  # it is not there; or it stays, and is reported as in the way when the file is made again
+            return  # it is missing; or it stays, and is reported as an obstacle when the file is made again
 
 
 def _portions(orders: Sequence[FileOrder]) -> list[range]:

@@ -1,12 +1,12 @@
 """A second process that writes some of many files, where that saves time.
 
 Half of the time of writing a tree goes into reading, decoding and verifying content, and half into the kernel's work.
-Two processes share both. The files come in portions, and a process that is done with one takes the next: on a busy
-machine, where the second process gets little time, the first one does not wait for it.
+Two processes share both. The files come in portions, and a process that has finished one takes the next: on a busy
+machine, where the second process gets little time, the first does not wait for it.
 
-The second process only makes files, under the temporary names that it is given, and stores in shared memory how each
-file looks. The first process makes again what the second one took and did not finish. So the second process can fail or
-be killed at any moment: writing is then slower, never wrong.
+The second process only makes files, under given temporary names, and stores the signature of each file in shared
+memory. The first process makes the files again that the second took and did not finish. So the second process can fail
+or be killed at any moment: writing is then slower, never wrong.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SecondWriter:
         self._process = 0
 
     def signature_of(self, number: int, device: int) -> Signature | None:
-        """The signature of the file ``number``; None if the second process has not made it, or not on ``device``.
+        """The signature of the file ``number``; None if the second process has not made it on ``device``.
 
         Only after `wait`.
         """
@@ -77,11 +77,10 @@ class SecondWriter:
 
 
 def start(portions: Sequence[range], make_files: MakeFiles) -> SecondWriter | None:
-    """Start a second process that makes some of the files; None where that is not possible.
+    """Start a second process that makes some of the files; None where that is impossible.
 
     The files are numbered from 0, and the ``portions`` are their numbers, one range after the other. ``make_files``
-    runs in a copy of this process. It may change the tree, and nothing else outside of the copy. The copy ends if it
-    raises.
+    runs in a copy of this process. It may change only the tree outside the copy. The copy ends if it raises.
     """
     import mmap
 

@@ -40,22 +40,21 @@ class Trash:
     """The files that one call has taken away and not yet removed. For one thread."""
 
     def __init__(self, root: Root, names: TemporaryNames) -> None:
-        """Nothing is created before something is taken away."""
+        """Creates nothing before the first removal."""
         self._root = root
         self._names = names
         self._waiting: list[_Waiting] = []
         self._directory: bytes | None = None
-        """The temporary directory in the root that removed files are moved to; empty if the root takes none, None if
-        none is made yet."""
+        """The temporary directory in the root for removed files; empty if none can be made there, None if none is made
+        yet.
+        """
 
     def add(self, parent: bytes, temporary: bytes, path: bytes, taken: DisplacedFile) -> None:
-        """Take charge of the file ``temporary`` in the directory ``parent``, which was ``path``; it may be gone
-        already.
-        """
+        """Take over the file ``temporary`` in the directory ``parent``, which was ``path``; it may be gone already."""
         self._waiting.append(_Waiting(parent, temporary, path, taken))
 
     def take(self, path: bytes, taken: DisplacedFile) -> str | None:
-        """Take the file or link at ``path`` away if it still is what is to be ``taken``; else return the reason."""
+        """Remove the file or link at ``path`` if it is still the one to be ``taken``; otherwise return the reason."""
         dir_fd, name = self._root.locate(path)
         aside = self._names.aside(taken)
         directory = self._moved_to()
@@ -78,12 +77,12 @@ class Trash:
         return reason
 
     def holds_room(self) -> bool:
-        """True if something waits to be removed."""
+        """True if files wait to be removed."""
         return bool(self._waiting)
 
     def empty(self) -> tuple[set[bytes], list[NotCaptured]]:
-        """Remove all of it. Returns the directories that this has changed, and the files that were written to since
-        they were taken: they stay beside their places, under names that say so. A file that is gone is no error.
+        """Remove all files. Returns the changed directories, and the files that were written to since they were taken:
+        they stay beside their places, under names that show this. Ignores files that are gone.
         """
         touched: set[bytes] = set()
         kept: list[NotCaptured] = []
@@ -100,7 +99,7 @@ class Trash:
                         continue
                 _unlink(dir_fd, item.temporary)
             except HoldfastError:
-                continue  # the directory was moved away or swapped: `clean` finds what is still in the tree
+                continue  # the directory was moved away or swapped: `clean` finds the rest still in the tree
             if item.parent != self._directory:
                 touched.add(item.parent)
         if self._directory:
@@ -113,8 +112,8 @@ class Trash:
         return touched, kept
 
     def _lost(self, item: _Waiting, dir_fd: int, written: set[tuple[int, int]]) -> str | None:
-        """Keep a file, whose writers the file system does not tell, if it is not what was taken any more, or a process
-        has it open for writing; the reason. None if it may be removed.
+        """Keep a file with unknown writers if it has changed since it was taken, or a process has it open for writing;
+        returns the reason. None if it may be removed.
         """
         try:
             info = os.stat(item.temporary, dir_fd=dir_fd, follow_symlinks=False)
@@ -144,7 +143,7 @@ class Trash:
                 return self._moved_to()
             except OSError as error:
                 if error.errno in _NO_ROOM:
-                    return b""  # the next one may find what this one gives back
+                    return b""  # the next one may find the space that this one frees
                 if error.errno not in (errno.EPERM, errno.EACCES, errno.EROFS):
                     raise
                 name = b""
@@ -163,12 +162,10 @@ class Leftovers:
         self.removed = 0
         """How many files and links were removed."""
         self.kept: list[NotCaptured] = []
-        """What was given a name that no cleaning removes."""
+        """Files with a name that no cleaning removes."""
 
     def remove(self, path: bytes, info: os.stat_result) -> None:
-        """Remove the temporary ``path`` of the killed call, or keep it: beside what it was exchanged with, if that is
-        there.
-        """
+        """Remove the temporary ``path`` of the killed call, or keep it, beside its exchange partner if that exists."""
         dir_fd, name = self._root.locate(path)
         beside = path.rpartition(b"/")[0]
         if not stat.S_ISDIR(info.st_mode) or self._names.marks(name) is not None:
@@ -214,7 +211,7 @@ class Leftovers:
         return writer is WriterStatus.SOME
 
     def _exchanged_with(self, directory: bytes, marks: TemporaryMarks) -> bytes:
-        """The name in ``directory`` under which the call has put what it made."""
+        """The name in ``directory`` of the file that the call made and exchanged with it."""
         for name in self._root.list(directory) if marks.made else ():
             try:
                 dir_fd, _ = self._root.locate(directory + b"/" + name if directory else name)
@@ -227,10 +224,9 @@ class Leftovers:
 
 
 def remove_tree(root: Root, path: bytes) -> int:
-    """Remove the directory ``path`` with all that is in it, following no link; returns how many files and links that
-    were.
+    """Remove the directory ``path`` with its content, following no link; returns the number of files and links.
 
-    Raises `NotFoundError` if it is not there, and the error of any path that cannot be removed.
+    Raises `NotFoundError` if it is missing, and the error of any path that cannot be removed.
     """
     removed = 0
     todo = [(path, False)]

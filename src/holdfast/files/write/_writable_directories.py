@@ -1,4 +1,4 @@
-"""Directories that are read-only to their owner (`chmod -w`), opened while something in them is changed."""
+"""Directories that are read-only to their owner (`chmod -w`), made writable for changes inside."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class OpenedDirectories:
         root.opened = self._modes
 
     def open_above(self, paths: Iterable[bytes]) -> None:
-        """Open every directory above ``paths`` that is read-only to its owner, once that is noted. Raises what the note
-        raises. A directory that may not be read stays closed: the scan cannot have seen what it holds.
+        """Make every directory above ``paths`` writable that is read-only to its owner, after noting it. Raises the
+        errors of the note. An unreadable directory stays closed: the scan cannot have seen its content.
         """
         above: set[bytes] = set()
         for path in paths:
@@ -51,10 +51,10 @@ class OpenedDirectories:
             self._open(path)
 
     def _closed(self, path: bytes) -> int | None:
-        """The permissions of a directory that is read-only to its owner, who is this user, or of one that is not there
-        and will be made so; None of any other.
+        """The permissions of a directory that is read-only to its owner, who is this user, or of a missing one that
+        will be; None for others.
         """
-        # (Nearly always it is. Where a link leads this to another directory, nothing is going to be changed at all.)
+        # (Nearly always true. Where a link leads this to another directory, nothing will be changed at all.)
         if os.access(path or b".", os.W_OK, dir_fd=self._root.fd, effective_ids=True):
             return None
         try:
@@ -92,7 +92,7 @@ class OpenedDirectories:
                 dir_fd, name = self._root.locate(path) if path else (self._root.fd, b".")
                 fd = os.open(name, _DIRECTORY, dir_fd=dir_fd)
             except (FileNotFoundError, NotFoundError):
-                # It was removed with the rest, perhaps by a call that was killed before it could say so.
+                # It was removed with the rest, perhaps by a call that was killed before it could record that.
                 if self._root.modes is not None:
                     self._root.modes.removed(path, self._modes[path])
                 continue

@@ -47,10 +47,10 @@ _BATCH_BYTES = 256 << 20
 
 
 class ObservedFiles(Protocol):
-    """What the last scan of the tree saw, kept up to date with what is changed."""
+    """The results of the last scan of the tree, updated with each change."""
 
     def get(self, path: bytes) -> KnownFile | None:
-        """What is known of ``path``; None if nothing is: its content is then read where it matters."""
+        """The record of ``path``; None if there is none: its content is then read where it matters."""
         ...
 
     def put(self, path: bytes, entry: Entry, signature: Signature) -> None:
@@ -58,7 +58,7 @@ class ObservedFiles(Protocol):
         ...
 
     def drop(self, path: bytes) -> None:
-        """Nothing is known of ``path`` any more; no error if nothing was."""
+        """Remove the record of ``path``; harmless if there is none."""
         ...
 
 
@@ -74,8 +74,8 @@ class Applier:
         configured: tuple[int | None, int | None] = (None, None),
         flags: bool = True,
     ) -> None:
-        """What is created is given to ``owner``, if there is one. What replaces a file belongs to whom that belongs to,
-        but for the user and the group that are ``configured``. ``flags=False`` does without renameat2(2).
+        """Created files are given to ``owner``, if there is one. A replacement keeps the owner of the old file, except
+        for the user and group that are ``configured``. ``flags=False`` does without renameat2(2).
         """
         self._root = root
         self._observed = observed
@@ -92,12 +92,12 @@ class Applier:
         progress: Progress | None = None,
         notes: ApplyNotes | None = None,
     ) -> ApplyResult:
-        """See `Tree.apply`. The phases that ``progress`` hears of are ``delete`` and ``write``.
+        """See `Tree.apply`. The phases for ``progress`` are ``delete`` and ``write``.
 
-        ``nonce`` is 1 to 64 letters and digits. Raises `IntegrityError` for content that is not its entry's, what the
-        content's own iterators raise, and `StorageError` when the disk is full or fails: then no temporary of this
-        call is left, and what was replaced before stays, durable. A path that is never allowed or leads through a
-        link is skipped.
+        ``nonce`` is 1 to 64 letters and digits. Raises `IntegrityError` for content that differs from its entry, the
+        errors of the content's own iterators, and `StorageError` when the disk is full or fails: then no temporary of
+        this call is left, and earlier replacements stay, durable. A path that is never allowed or leads through a link
+        is skipped.
         """
         if os.fstatvfs(self._root.fd).f_flag & os.ST_RDONLY:
             raise StorageError("the tree could not be changed: its file system is mounted read-only")
@@ -128,7 +128,7 @@ class Applier:
         return ApplyResult(work.written, work.deleted, [self._explained(one) for one in work.skipped])
 
     def _explained(self, skipped: NotCaptured) -> NotCaptured:
-        """With what stands behind a refusal of the system's, and what lifts it."""
+        """With the cause of a refusal by the system, and the remedy."""
         if skipped.reason not in _REFUSED:
             return skipped
         return skipped._replace(reason=refusal_cause(self._root.fd, skipped.path) or skipped.reason)
@@ -157,7 +157,7 @@ class Applier:
                 if ours:
                     os.fsync(self._root.directory(path))
             except TREE_ERRORS as error:
-                reason_for(error, path)  # gone, swapped or unreadable: nothing of ours can be reached there
+                reason_for(error, path)  # gone, swapped or unreadable: no file of ours can be reached there
         self._root.forget()
         return CleanResult(left.removed, left.kept)
 
@@ -183,7 +183,7 @@ class _Work:
         self._progress = progress
         self._opened = opened
         self._emptied: set[bytes] = set()
-        """Directories that lost something: removed if that left them empty."""
+        """Directories that lost an entry: removed if they are empty now."""
         self._in_place = Durability()
         """Files whose permissions were changed."""
         self.parted: list[bytes] = []
@@ -197,9 +197,9 @@ class _Work:
             self._progress(phase, done, total)
 
     def delete_all(self, deletes: Sequence[Change]) -> None:
-        """Delete every path that still is what its change expects; in an order that visits each directory once.
+        """Delete every path that is still as its change expects; in an order that visits each directory once.
 
-        On a full disk even a rename may want room. What others give back may do for it, so those come first.
+        On a full disk even a rename may need space. Other deletions may free enough of it, so those come first.
         """
         postponed: list[Change] = []
         for done, change in enumerate(sorted(deletes, key=_path_of, reverse=True)):
@@ -275,9 +275,9 @@ class _Work:
         self._report("write", done, done, every=1)
 
     def _make_room(self, size: int = 0) -> None:
-        """Remove what was taken away now, not at the end, if there is little room for what is to be written.
+        """Delete the removed files now, not at the end, if there is little space for the files to write.
 
-        All of it is held by a checkpoint. Only speed is lost: see `holdfast.files.write.atomic_replacement`.
+        All of them are in a checkpoint. Only speed is lost: see `holdfast.files.write.atomic_replacement`.
         """
         if not self._trash.holds_room():
             return
@@ -334,8 +334,8 @@ class _Work:
         return self._change_permissions(path, place, info, after)
 
     def _present_owner(self, path: bytes, place: EntryLocation, seen: os.stat_result, after: Entry) -> Owner | None:
-        """To whom a file belongs that is to be replaced. None if another user may have put it there, in a directory
-        that others may write to, to be given content that not everybody may read.
+        """The owner of a file to be replaced. None if another user may have put it there, in a directory writable by
+        others, to get content that not all users may read.
         """
         above = os.fstat(place.dir_fd)
         if above.st_mode & 0o022 and seen.st_uid != above.st_uid and not after.permissions & 0o004:
@@ -345,9 +345,9 @@ class _Work:
         return Owner(seen.st_uid if uid is None else uid, seen.st_gid if gid is None else gid)
 
     def _attributes_for(self, path: bytes, place: EntryLocation, seen: os.stat_result, after: Entry) -> Xattrs:
-        """What of the attributes of a file the one in its place gets: the user's own, and an access control list whose
-        permissions are those that it is to have, as it would else let others in whom neither version did. Capabilities
-        are for the content that they were given to.
+        """The attributes of a file that its replacement gets: the user's own, and an access control list if its
+        permissions equal the new ones, as otherwise it would admit users whom neither version did. Capabilities apply
+        only to the content that got them.
         """
         fd = os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.dir_fd)
         try:
@@ -400,11 +400,11 @@ class _Work:
         return None
 
     def _chmod(self, path: bytes, fd: int, at: int | str, seen: os.stat_result, after: Entry) -> None:
-        """Give a file the permissions that it is to have; set-id bits that a user has set stay. It is open as ``fd``,
-        and changed ``at`` that or a path.
+        """Give a file its new permissions; set-id bits set by a user stay. It is open as ``fd``, and changed ``at``
+        that or a path.
 
-        The bits of the group are the mask of an access control list: one that they would let grant more than it does
-        goes, as where the content changes too. No further user can open the file in between.
+        The bits of the group are the mask of an access control list: a list that would grant more by them is removed,
+        as when the content changes too. No further user can open the file in between.
         """
         if after.permissions & 0o070 & ~seen.st_mode and _ACCESS_LIST in dict(read_xattrs(fd)):
             os.chmod(at, seen.st_mode & 0o7707)
@@ -419,7 +419,7 @@ class _Work:
         return DisplacedFile(identity_of(info), before, doubtful=not seen)
 
     def _entry_at(self, path: bytes, place: EntryLocation, info: os.stat_result, *wanted: Entry | None) -> Entry | None:
-        """The entry of what is there; None if it is surely none of ``wanted``. Its content is read only in doubt."""
+        """The present entry; None if it is certainly none of ``wanted``. Its content is read only in doubt."""
         known = self._observed.get(path)
         if known is not None and known.signature == signature_of(info):
             return known.entry
@@ -450,7 +450,7 @@ class _Work:
                     by_depth.setdefault(depth - 1, set()).add(parent)
 
     def _going(self) -> list[bytes]:
-        """The directories that `_remove_emptied` is going to remove, unless another process puts something in them."""
+        """The directories that `_remove_emptied` will remove, unless another process puts an entry in them."""
         going: dict[bytes, None] = {}
         found = {at for emptied in self._emptied for at in (emptied, *parents(emptied)) if at}
         for path in sorted(found, key=_depth_of):
@@ -462,7 +462,7 @@ class _Work:
         return list(going)
 
     def _commit(self, done: int) -> None:
-        """Put what was written so far in its place, and what was only ordered; ``done`` counts that, too."""
+        """Put all files written so far in place, and the ordered ones; ``done`` includes these."""
         before = done - self._batch.ordered
         for change, reason, seen in self._batch.commit(lambda made: self._report("write", before + made, 0)):
             if reason is not None:
@@ -476,10 +476,10 @@ class _Work:
                 self._observed.put(change.path, change.after, seen)
 
     def finish(self) -> None:
-        """Remove what was taken away and the directories that are empty now, and make all of it durable.
+        """Delete the removed files and the directories that are empty now, and make everything durable.
 
-        One sync is enough for what came into place and what had to go: what is taken away is held by a checkpoint, and
-        until this returns the caller's journal says that the tree may be half way.
+        One sync is enough for new and removed files: the removed ones are in a checkpoint, and until this returns the
+        caller's journal marks the tree as incomplete.
         """
         self._empty_trash()
         self._remove_emptied()
@@ -490,7 +490,7 @@ class _Work:
             self._opened.close(durability)
 
     def abandon(self) -> None:
-        """After an error: remove the temporaries, and make durable what was done, as far as the system lets us."""
+        """After an error: remove the temporaries, and make finished changes durable, as far as the system permits."""
         self._batch.abandon()
         try:
             for path, reason in self._empty_trash():
@@ -501,7 +501,7 @@ class _Work:
             self._in_place.close()
 
     def _empty_trash(self) -> list[NotCaptured]:
-        """Remove what was taken away; returns, and lists as skipped, what had to be kept beside its place."""
+        """Delete the removed files; returns, and lists as skipped, those that were kept beside their places."""
         touched, kept = self._trash.empty()
         self._batch.touched |= touched
         lost = {path for path, _ in kept}

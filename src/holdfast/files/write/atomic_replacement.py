@@ -1,11 +1,10 @@
 """Atomic replacement of one name in one directory, and making many such replacements durable at once.
 
-New content is written to a temporary beside its place, synced, and renamed. Where the file system knows the flags of
-renameat2(2), a replacement *exchanges* the two names and then looks at what it took away: a file that another process
-changed at the very last moment is exchanged back, not lost. A removal renames aside, looks, and only then unlinks.
-Nothing is ever removed before its successor is in place, and what was taken away is unlinked at the very end: ext4
-looks for a free inode among those deleted in the last seconds one by one, so that creating right after deleting costs
-thirty times the work.
+New content is written to a temporary beside its place, synced, and renamed. Where the file system supports the flags of
+renameat2(2), a replacement *exchanges* the two names and then checks the old file: one that another process changed at
+the last moment is exchanged back, not lost. A removal renames aside, checks, and only then unlinks. No file is removed
+before its successor is in place, and removed files are unlinked at the very end: ext4 searches for a free inode among
+those deleted in the last seconds one by one, so that creating right after deleting costs thirty times the work.
 """
 
 from __future__ import annotations
@@ -48,19 +47,19 @@ _MAX_SINGLE_SYNCS = 8
 
 
 class TemporaryMarks(NamedTuple):
-    """What the name of a temporary says that may be in it; see `TemporaryNames`."""
+    """The possible content of a temporary, by its name; see `TemporaryNames`."""
 
     made: bytes
     """The digest of what the call wrote; empty if it wrote nothing."""
     taken: bytes
-    """The digest of what it was to take away."""
+    """The digest of the file to be replaced."""
 
 
 class TemporaryNames:
     """The names of the temporaries of one nonce.
 
-    A temporary that a file of the tree may be exchanged with carries two digests in its name: of what the call wrote
-    itself, and of what it was to take away. Anything else was put there by another process at the last moment.
+    The name of a temporary for an exchange with a file of the tree contains two digests: of the new content, and of the
+    file to be replaced. Any other content came from another process at the last moment.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -71,7 +70,7 @@ class TemporaryNames:
         self._used = 0
 
     def new(self) -> bytes:
-        """A name for something that is being made; none is given out twice."""
+        """A unique name for a new file."""
         self._used += 1
         return b"%s%d" % (self._prefix, self._used)
 
@@ -80,7 +79,7 @@ class TemporaryNames:
         return b"%s-%s-%s" % (temporary, digest(made), digest(taken.entry))
 
     def aside(self, taken: DisplacedFile) -> bytes:
-        """A name for something that is about to be removed."""
+        """A name for a file about to be removed."""
         return b"%s--%s" % (self.new(), digest(taken.entry))
 
     def owns(self, name: bytes) -> bool:
@@ -95,7 +94,7 @@ class TemporaryNames:
 
 
 def digest(entry: Entry) -> bytes:
-    """What stands for ``entry`` in the name of a temporary."""
+    """The digest of ``entry`` for the name of a temporary."""
     return hash_bytes(b"%o %s" % (entry.mode, entry.hash.hex().encode())).hex()[:16].encode()
 
 
@@ -109,12 +108,12 @@ def write_file(
     kept: Owner | None = None,
 ) -> tuple[int, os.stat_result]:
     """Create the regular file ``name`` with ``content`` and the permissions of ``entry``; nothing is synced. It gets
-    those of the extended attributes ``xattrs`` that the system lets it have, and belongs to ``kept`` as far as it lets
-    it (see `give_fd`), or to ``owner``.
+    those extended attributes ``xattrs`` that the system permits, and belongs to ``kept`` as far as permitted (see
+    `give_fd`), or to ``owner``.
 
     Returns its open descriptor (the caller syncs and closes it) and its metadata. Raises `IntegrityError` if the
-    content's size or hash is not the entry's, FileExistsError if the name is taken, and other `OSError` as they come;
-    then no file is left.
+    content's size or hash differs from the entry, FileExistsError if the name is taken, and any other `OSError`; then
+    no file is left.
     """
     if isinstance(content, bytes):
         # Checked before anything is created: a damaged blob costs nothing.
@@ -131,7 +130,7 @@ def write_file(
         info = os.fstat(fd)
         given = give_fd(fd, info, owner, kept)
         if xattrs:
-            _set_xattrs(fd, xattrs)  # (now: a change of owner takes capabilities away)
+            _set_xattrs(fd, xattrs)  # (now: a change of owner removes capabilities)
             info = os.fstat(fd)  # (an access control list changes the mode)
         if stat.S_IMODE(info.st_mode) != permissions:
             os.fchmod(fd, permissions)  # the umask, or an ACL that the directory hands down
@@ -152,9 +151,7 @@ def _set_xattrs(fd: int, xattrs: Xattrs) -> None:
 
 
 def _write_pieces(fd: int, pieces: Iterable[bytes]) -> None:
-    """Write the pieces one after the other. Blocks of nothing but zeros become holes: they take no room, and read the
-    same.
-    """
+    """Write the pieces one after the other. Blocks of only zeros become holes, which need no space."""
     at, sparse = 0, False
     for piece in pieces:
         if b"\0" in piece and _ZEROS in piece:  # to look for one byte is ten times quicker
@@ -225,13 +222,12 @@ def write_link(
 
 
 def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: DisplacedFile, *, flags: bool = True) -> str | None:
-    """Put ``temporary`` in the place of ``name`` if that still is what is to be ``taken``. Atomic: ``name`` is always
+    """Put ``temporary`` in the place of ``name`` if that is still the file to be ``taken``. Atomic: ``name`` is always
     one of the two.
 
-    None if it is done; ``temporary`` then holds what was replaced, if it is there at all, and the caller unlinks it.
-    Else the reason why not, with ``name`` as its last writer left it and the temporary gone.
-    Without the flags of renameat2(2) (or with ``flags=False``) the check comes just before the rename instead of after,
-    and what is written after it is lost.
+    None on success; ``temporary`` is then the replaced file, if it exists at all, and the caller unlinks it. Otherwise
+    the reason, with ``name`` as its last writer left it and the temporary gone. Without the flags of renameat2(2) (or
+    with ``flags=False``) the check comes just before the rename instead of after, and later writes to it are lost.
     """
     ours = identity_of(os.stat(temporary, dir_fd=dir_fd, follow_symlinks=False))
     if flags:
@@ -262,8 +258,8 @@ def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: DisplacedFile, *
 
 
 def _give_back(dir_fd: int, temporary: bytes, name: bytes, ours: FileIdentity, reason: str) -> str:
-    """Take an exchange back: ``temporary`` holds what another process wrote to ``name``, and ``name`` what this process
-    put there. Returns the ``reason``, with more to it if both have to stay.
+    """Reverse an exchange: ``temporary`` is the file that another process wrote to ``name``, and ``name`` our own.
+    Returns the ``reason``, extended if both must stay.
     """
     try:
         syscalls.renameat2(dir_fd, temporary, dir_fd, name, syscalls.RENAME_EXCHANGE)
@@ -280,7 +276,7 @@ def _give_back(dir_fd: int, temporary: bytes, name: bytes, ours: FileIdentity, r
 
 
 def is_mount_point(dir_fd: int, name: bytes) -> bool:
-    """True if something is mounted at ``name``, as a container's runtime does with single files. Raises `OSError`."""
+    """True if ``name`` is a mount point, as container runtimes make from single files. Raises `OSError`."""
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
         return syscalls.mount_id(fd) != syscalls.mount_id(dir_fd)
@@ -289,12 +285,12 @@ def is_mount_point(dir_fd: int, name: bytes) -> bool:
 
 
 def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: DisplacedFile, entry: Entry) -> str | os.stat_result:
-    """Write what ``temporary`` holds, which is ``entry``, into the file ``name`` if that still is what is to be
+    """Write the content of ``temporary``, which is ``entry``, into the file ``name`` if that is still the file to be
     ``taken``: for a mount point, which no rename replaces.
 
-    Returns its metadata once it is durable, or the reason why nothing was written, as where there is no room for all of
-    it. Not atomic: killed, or after an `OSError`, the file may begin with the new content and go on with the old. What
-    another process writes between the check and the end is lost.
+    Returns its metadata once it is durable, or the reason why nothing was written, for example lack of space. Not
+    atomic: after a kill or an `OSError`, the file may begin with the new content and continue with the old. Writes of
+    another process between the check and the end are lost.
     """
     reason = taken.reason_to_keep(dir_fd, name, stays=True)
     if reason is not None:
@@ -314,7 +310,7 @@ def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: DisplacedFile,
             if permissions != entry.permissions:
                 # Until the end no user may read more of either version than before. Raises if the file is not ours.
                 os.fchmod(fd, permissions & entry.permissions)
-            # Never shorter before the end: what is there is then known to be of the one version or of the other.
+            # Never shorter before the end: each part is then known to be of one of the two versions.
             while piece := os.read(source, CHUNK_BYTES):
                 _write_all(fd, piece)
             os.ftruncate(fd, entry.size)
@@ -334,7 +330,7 @@ def _has_room(fd: int, size: int) -> bool:
     """
     info, about = os.fstat(fd), os.fstatvfs(fd)
     has = 0 if syscalls.file_system(fd) in syscalls.WRITES_ELSEWHERE else info.st_blocks * 512
-    # (Asked first: fallocate(2) takes what there is, also where it is not enough.)
+    # (Checked first: fallocate(2) takes the available space even if it is not enough.)
     if size - has > (about.f_bavail if os.geteuid() else about.f_bfree) * about.f_frsize:
         return False
     try:
@@ -343,16 +339,16 @@ def _has_room(fd: int, size: int) -> bool:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        os.ftruncate(fd, info.st_size)  # what was taken beyond the end is given back
+        os.ftruncate(fd, info.st_size)  # the space beyond the end is returned
         return False
     return True
 
 
 def move_aside(dir_fd: int, name: bytes, aside_fd: int, aside: bytes, taken: DisplacedFile) -> str | None:
-    """Move the file or link ``name`` to ``aside`` in another directory if it still is what is to be ``taken``; the
+    """Move the file or link ``name`` to ``aside`` in another directory if it is still the one to be ``taken``; the
     caller unlinks it.
 
-    None if it is done or was gone already; else the reason why not, with what another process wrote back in its place.
+    None if it is done or was gone already; otherwise the reason, with the file of another process back in its place.
     """
     try:
         os.rename(name, aside, src_dir_fd=dir_fd, dst_dir_fd=aside_fd)
@@ -371,7 +367,7 @@ def move_aside(dir_fd: int, name: bytes, aside_fd: int, aside: bytes, taken: Dis
 
 
 def keep_beside(dir_fd: int, temporary: bytes, name: bytes, *, src_fd: int | None = None) -> bytes:
-    """Rename what is not ours to remove to a name beside ``name`` that no cleaning removes; returns that name.
+    """Rename a file that we must not remove to a name beside ``name`` that no cleaning removes; returns that name.
 
     ``temporary`` is in the same directory, or in ``src_fd``.
     """
@@ -388,7 +384,7 @@ class Durability:
     """Makes a batch durable: each file by itself when they are few, by one syncfs(2) when they are many.
 
     Measured on ext4: ten files cost 2.5 ms with an fsync each and 1.6 ms when all write-backs are started first; ten
-    thousand cost 2.3 s with an fsync each and 0.1 s with one syncfs, which however also waits for what others wrote.
+    thousand cost 2.3 s with an fsync each and 0.1 s with one syncfs, which however also waits for the writes of others.
     """
 
     def __init__(self) -> None:
@@ -426,7 +422,7 @@ class Durability:
         return bool(devices) and devices <= self._devices.keys()
 
     def flush(self) -> None:
-        """Return when all that was added is durable; raises `OSError`, after which none of it counts as durable."""
+        """Wait until all added files are durable; raises `OSError`, after which none counts as durable."""
         try:
             for fd in self._single or ():
                 os.fsync(fd)
@@ -441,7 +437,7 @@ class Durability:
             self.close()
 
     def close(self) -> None:
-        """Let go of what was added, durable or not."""
+        """Release the added files, durable or not."""
         for fd in [*(self._single or ()), *self._devices.values()]:
             os.close(fd)
         self._single, self._devices = [], {}

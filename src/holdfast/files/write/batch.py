@@ -1,8 +1,8 @@
 """New content for many paths: written aside, made durable together, then renamed into place.
 
-A path in a directory that exists gets a temporary beside it. What goes into a directory that does not exist yet is
-built inside a temporary directory, which appears whole by one rename: writing out a whole tree costs no rename per
-file, and a crash leaves nothing torn.
+A path in an existing directory gets a temporary beside it. The content of a new directory is built inside a temporary
+directory, which appears whole by one rename: writing a whole tree costs no rename per file, and a crash leaves no torn
+file.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _STAGE_ROOM = 256
 """How much longer than the path itself the path of a temporary may be."""
 
 _FATAL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG})
-"""Errors that will meet the next path as well, or that mean that what was written may be lost."""
+"""Errors that will also affect the next path, or that mean that written data may be lost."""
 
 
 class PlacedPath(NamedTuple):
-    """What has become of one path of a batch."""
+    """The result for one path of a batch."""
 
     change: Change
     reason: str | None
-    """Why it was left alone; None if it now is as the change wants it."""
+    """Why it was left alone; None if the change was made."""
     seen: Signature | None
-    """What it looks like now; None if that is not certain."""
+    """Its present signature; None if that is uncertain."""
 
 
 class _Pending(NamedTuple):
@@ -73,8 +73,8 @@ def is_out_of_space(error: HoldfastError | OSError) -> bool:
 
 
 def reason_for(error: HoldfastError | OSError, path: bytes, wanted: str = "written") -> str:
-    """Why ``path``, which was to be ``wanted``, is left alone after ``error``; raises `StorageError` instead if going
-    on makes no sense.
+    """Why ``path``, which should have been ``wanted``, is left alone after ``error``; raises `StorageError` instead if
+    it is useless to go on.
     """
     cause = error if isinstance(error, OSError) else error.__cause__
     if isinstance(cause, OSError) and cause.errno in _FATAL:
@@ -98,8 +98,8 @@ class WriteBatch:
         *,
         flags: bool,
     ) -> None:
-        """Nothing is created yet; what is replaced goes to ``trash``; ``notes`` as for `Tree.apply`; ``flags`` as
-        for `atomic_replacement.exchange`.
+        """Creates nothing yet; replaced files go to ``trash``; ``notes`` as for `Tree.apply`; ``flags`` as for
+        `atomic_replacement.exchange`.
         """
         self._root = root
         self._names = names
@@ -112,7 +112,7 @@ class WriteBatch:
         self.changed_xattrs: list[bytes] = []
         """The paths whose extended attributes the system did not let them keep."""
         self.changed_owners: list[bytes] = []
-        """Those whose owner and group it did not let them keep."""
+        """Paths whose owner and group could not be kept."""
         self._begin()
 
     @property
@@ -126,7 +126,7 @@ class WriteBatch:
         self._creator = FileCreator(self._root, self._owner)
         self._supply: Supply | None = None
         self._orders: list[FileOrder] = []
-        """What is to be made from the supply."""
+        """Files to be made from the supply."""
         self._pending: list[_Pending] = []
         self._staged: list[tuple[Change, Signature]] = []
         self._named: set[bytes] = set()
@@ -166,7 +166,7 @@ class WriteBatch:
             if staged:
                 found = (above + b"/" + at.rpartition(b"/")[2], True)
                 self._root.make_one(found[0], self._owner, at)
-                self._root.directory(found[0])  # raises if something else has that name by now
+                self._root.directory(found[0])  # raises if another object has that name by now
             else:
                 found = (self._new_stage(at, above), True)
                 self._stages[at] = found[0]
@@ -185,7 +185,7 @@ class WriteBatch:
         while True:
             name = self._names.new()
             stage = above + b"/" + name if above else name
-            # A directory of that name holds what a killed call has left: none of that may ever come into the tree.
+            # A directory of that name is left over from a killed call: none of its content may ever get into the tree.
             if not exclusive_rename.exists(self._root.directory(above), name):
                 self._root.make_one(stage, self._owner, path)
                 return stage
@@ -206,8 +206,8 @@ class WriteBatch:
         xattrs: Xattrs = (),
         kept: Owner | None = None,
     ) -> str | None:
-        """Write a temporary beside the path, to take the place of ``taken`` (or of nothing), with the extended
-        attributes ``xattrs``, to belong to ``kept``; the reason if it cannot be.
+        """Write a temporary beside the path, to replace ``taken`` (or nothing), with the extended attributes
+        ``xattrs``, owned by ``kept``; returns the reason if that is impossible.
         """
         directory = change.path.rpartition(b"/")[0]
         self._refuse_what_only_grows(directory)
@@ -228,7 +228,7 @@ class WriteBatch:
         return None
 
     def _made(self, order: FileOrder, made: Signature | TreeError) -> str | None:
-        """Remember what was made, to put it in its place; the reason if it was not made."""
+        """Record a file that was made, for putting it in place; returns the reason if it was not made."""
         if isinstance(made, FileExistsError) and order.staged:
             return NAMED_TWICE
         if not isinstance(made, Signature):
@@ -244,12 +244,12 @@ class WriteBatch:
         return None
 
     def _owner_of(self, order: FileOrder) -> Owner:
-        """To whom what was made belongs."""
+        """The owner of the new file."""
         info = os.stat(order.name, dir_fd=self._root.directory(order.directory), follow_symlinks=False)
         return Owner(info.st_uid, info.st_gid)
 
     def _has(self, order: FileOrder) -> bool:
-        """Whether what was made has all of the attributes that it was to have."""
+        """Whether the new file has all of its ordered attributes."""
         found = read_xattrs_at(self._root.directory(order.directory), order.name)
         return set(order.xattrs) <= set(found)
 
@@ -274,7 +274,7 @@ class WriteBatch:
                         yield PlacedPath(order.change, reason, None)
             self._orders = []
         content = self._creator.content
-        # (One that syncs all of the device syncs the temporary directories as well.)
+        # (A content that syncs all of the device syncs the temporary directories as well.)
         if not content.covers(self._creator.devices):
             for directory, staged in self._located.values():
                 if staged:
@@ -298,7 +298,7 @@ class WriteBatch:
             try:
                 durability.add_directory(self._root.directory(path))
             except HoldfastError:
-                continue  # it was removed or swapped since: what it held is not at these paths any more
+                continue  # it was removed or swapped since: its content is not at these paths any more
         before(durability)
         durability.flush()
         self.touched.clear()
@@ -366,14 +366,14 @@ class WriteBatch:
         return PlacedPath(change, seen, None) if isinstance(seen, str) else PlacedPath(change, None, signature_of(seen))
 
     def _mark(self, item: _Pending, dir_fd: int, taken: DisplacedFile) -> _Pending:
-        """Give the temporary, which is durable, the name under which something of the tree may get into it."""
+        """Give the temporary, which is durable, the name for an exchange with a file of the tree."""
         marked = self._names.exchanged(item.temporary, _after(item.change), taken)
         os.rename(item.temporary, marked, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
         self._pending[-1] = item._replace(temporary=marked)
         return self._pending[-1]
 
     def _drop(self, item: _Pending) -> None:
-        """Remove a temporary that could not be put in place, if it still is what was written."""
+        """Remove a temporary that could not be put in place, if it is unchanged."""
         try:
             dir_fd, _ = self._root.locate(item.change.path)
             if _unchanged(dir_fd, item.temporary, item.written):
@@ -405,11 +405,10 @@ class WriteBatch:
         return PlacedPath(change, None, seen)
 
     def _place_stage(self, path: bytes, stage: bytes, failed: dict[bytes, str], moved: set[bytes]) -> None:
-        """Rename a temporary directory to ``path``. If another process has made that meanwhile, move in what has no
-        counterpart there.
+        """Rename a temporary directory to ``path``. If another process has made that meanwhile, move in the files
+        without a counterpart there.
 
-        ``failed`` gets the paths that were left alone with all below them, ``moved`` the files that were renamed
-        singly.
+        ``failed`` gets the paths that were left alone with all below them, ``moved`` the singly renamed files.
         """
         todo = [(stage, path)]
         while todo:
@@ -445,7 +444,7 @@ def _after(change: Change) -> Entry:
 
 
 def _unchanged(dir_fd: int, name: bytes, written: Signature) -> Signature | None:
-    """The signature of what was ``written``, as it is now (a rename changes the ctime); None if it was changed."""
+    """The present signature of the ``written`` file (a rename changes the ctime); None if it was changed."""
     seen = signature_of(os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
     return seen if seen._replace(ctime_ns=written.ctime_ns) == written else None
 

@@ -29,7 +29,7 @@ _log = Log(__name__)
 
 
 class DirectoryModes:
-    """What is remembered of one tree. Losing it is harmless: a directory is then made like the one above it."""
+    """The remembered modes of one tree. Losing them is harmless: a directory is then made like the one above it."""
 
     def __init__(self, path: bytes | None) -> None:
         """Read the file ``path``, if there is one; None: nothing outlives this object."""
@@ -58,8 +58,8 @@ class DirectoryModes:
         return self._modes.get(path)
 
     def removed(self, path: bytes, mode: int) -> None:
-        """Remember the directory ``path`` of this ``st_mode``, which was removed, or is about to be. A temporary one is
-        no part of the tree, and is not remembered.
+        """Remember the directory ``path`` of this ``st_mode``, which was removed, or is about to be. Ignores temporary
+        directories, which are no part of the tree.
         """
         if any(part.startswith(TEMPORARY_PREFIX) for part in path.split(b"/")):
             return
@@ -76,7 +76,7 @@ class DirectoryModes:
             self._changed = True
 
     def save(self) -> None:
-        """Write the file, if there is something new; durable when it returns. A failure is logged."""
+        """Write the file, if it has changed; durable when it returns. A failure is logged."""
         if self._path is None or not self._changed:
             return
         body = b"".join(b"%o %b\0" % (mode, path) for path, mode in self._modes.items())

@@ -1,6 +1,6 @@
-"""Proves of a file that is taken away that a checkpoint holds all of it, and that no process writes to it.
+"""Proves that a checkpoint contains all of a removed file, and that no process writes to it.
 
-This is asked once the file has lost its name. No process can open it by that any more, so a file that has no writer
+This is checked once the file has lost its name. No process can open it by that any more, so a file without a writer
 then never changes again.
 """
 
@@ -28,7 +28,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class FileIdentity(NamedTuple):
-    """What tells that a name still holds the same, unchanged file, link or directory. A rename leaves it as it is."""
+    """Identifies an unchanged file, link or directory under a name. A rename does not change it."""
 
     inode: int
     mode: int
@@ -42,7 +42,7 @@ def identity_of(info: os.stat_result) -> FileIdentity:
 
 
 class DisplacedFile:
-    """A file or link that is to be replaced or removed."""
+    """A file or link to be replaced or removed."""
 
     __slots__ = ("certain", "doubtful", "entry", "expected")
 
@@ -65,7 +65,7 @@ class DisplacedFile:
             self.certain = True  # a link never gets another target
             return None
         if info.st_nlink > 1 and not stays:
-            return None  # its other names hold what is written to it
+            return None  # its other names show what is written to it
         try:
             fd = os.open(name, _READ, dir_fd=dir_fd)
         except PermissionError:

@@ -30,8 +30,8 @@ class Owner(NamedTuple):
     def take_link(self, dir_fd: int, name: bytes, target: bytes) -> None:
         """Give the symbolic link ``name`` itself, which this process has just made, to this owner.
 
-        The owner of the directory may have put something else under that name meanwhile. So the name is opened once,
-        and what was opened is given away if it is our own link to ``target``; else `PermissionError`.
+        The owner of the directory may have put another object under that name meanwhile. So the name is opened once,
+        and the opened object is given away if it is our own link to ``target``; otherwise `PermissionError`.
         """
         fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
         try:
@@ -48,7 +48,7 @@ class Owner(NamedTuple):
     def take_directory(self, fd: int) -> None:
         """Give the open directory ``fd``, which this process has just made, to this owner.
 
-        Raises `PermissionError` if it is another one: it is not empty, or not our own.
+        Raises `PermissionError` if it is another directory: not empty, or not our own.
         """
         info = os.fstat(fd)
         if (info.st_uid, info.st_gid) == self:
@@ -59,8 +59,8 @@ class Owner(NamedTuple):
 
 
 def give_fd(fd: int, info: os.stat_result, owner: Owner | None, kept: Owner | None) -> bool:
-    """Give the open file ``fd``, whose `os.fstat` is ``info``, to ``kept``, to whom what it replaces belongs; where the
-    system refuses that, to the group alone, or to ``owner``. True if that changed anything; the caller compares.
+    """Give the open file ``fd``, whose `os.fstat` is ``info``, to ``kept``, the owner of the file it replaces; where
+    the system refuses that, only to the group, or to ``owner``. True if that changed anything; the caller compares.
     """
     if kept is not None:
         for one in (kept, Owner(info.st_uid, kept.gid)) if owner is None else (kept,):
@@ -82,11 +82,11 @@ def give_link(dir_fd: int, name: bytes, target: bytes, owner: Owner | None, kept
 def owner_for(
     root_fd: int, *, uid: int | None = None, gid: int | None = None, privileged: bool | None = None
 ) -> Owner | None:
-    """The owner for what is created below the workspace's root directory ``root_fd``.
+    """The owner for files created below the workspace's root directory ``root_fd``.
 
-    It is the configured ``uid`` and ``gid``, and for whichever is None that of the root directory. None when this
-    process is not privileged: the kernel then gives what it creates to its own user, and lets it give nothing away.
-    ``privileged`` is for tests; by default it is asked of the kernel.
+    It is the configured ``uid`` and ``gid``, each replaced by that of the root directory if None. None when this
+    process is not privileged: then the kernel gives its files to its own user, and does not let it give them away.
+    ``privileged`` is for tests; by default the kernel is asked.
     """
     if not (os.geteuid() == 0 if privileged is None else privileged):
         return None
@@ -102,10 +102,10 @@ def inherited_mode(above: os.stat_result) -> int:
 
 
 def make_directories(path: bytes, *, uid: int | None = None, gid: int | None = None) -> None:
-    """Make the directory ``path`` and what is missing above it; one that is there stays as it is.
+    """Make the directory ``path`` and the missing directories above it; existing ones stay unchanged.
 
     Each belongs to ``uid`` and ``gid``, by default to the owner of the directory above it: never by accident to root.
-    Its permissions are those that are `inherited_mode`, less what the umask takes. Raises `OSError`.
+    Its permissions are `inherited_mode`, reduced by the umask. Raises `OSError`.
     """
     if os.path.isdir(path):
         return

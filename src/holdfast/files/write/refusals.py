@@ -9,16 +9,16 @@ from holdfast.model.paths import display
 
 
 def refusal_cause(root_fd: int, path: bytes) -> str | None:
-    """Why what is at ``path``, relative to the root, or its entry in its directory cannot be changed: one of them is on
-    a read-only mount or protected by chattr(1), or the directory may not be written to. None if it is not known.
+    """Why ``path``, relative to the root, or its entry in its directory cannot be changed: one of them is on a
+    read-only mount or protected by chattr(1), or the directory is not writable. None if unknown.
     """
     directory = path.rpartition(b"/")[0] or b"."
     return cause_at(root_fd, path) or cause_at(root_fd, directory, "its directory", has_entries=True)
 
 
 def cause_at(root_fd: int, path: bytes, subject: str = "it", *, has_entries: bool = False) -> str | None:
-    """The same of what is at ``path`` alone, which is called ``subject``. ``has_entries``: a directory, whose entries
-    are to be changed.
+    """The same only for the object at ``path``, named ``subject``. ``has_entries``: a directory, whose entries are to
+    be changed.
     """
     at = b"/proc/self/fd/%d/%b" % (root_fd, path)
     try:
@@ -29,7 +29,7 @@ def cause_at(root_fd: int, path: bytes, subject: str = "it", *, has_entries: boo
         if has_entries and not os.access(at, os.W_OK | os.X_OK, effective_ids=True):
             return f"{subject} may not be written: `chmod u+w {_word(path)}`, if it is yours"
     except OSError:
-        pass  # it is not there, or cannot be looked at
+        pass  # it is missing or inaccessible
     return None
 
 

@@ -2,8 +2,8 @@
 
 Every directory is reached from the root's descriptor without following a link: in one ``openat2`` call with
 ``RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS``, or component by component with ``O_NOFOLLOW`` where the kernel lacks it.
-What is then done happens relative to the descriptor of the last directory, on a name that holds no ``/``: a directory
-that is swapped for a link at any moment makes the operation fail or take place in the directory that was there.
+Operations are then relative to the descriptor of the last directory, on a name without ``/``: if a directory is swapped
+for a link at any moment, the operation fails or happens in the old directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.files.write.ownership import Owner
 
 NOT_A_DIRECTORY = "not_a_directory"
-"""The code of the `NotFoundError` for a path that leads through something that is no directory and no link."""
+"""The code of the `NotFoundError` for a path that leads through an object that is neither directory nor link."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -49,11 +49,11 @@ class EntryLocation(NamedTuple):
 class Root:
     """A directory tree, reached from its root's descriptor. For one thread at a time.
 
-    Paths are checked by `check_path` before anything else; the empty path is the root itself where a directory is
-    asked for. Every method raises `EscapeError` for a path that is never allowed or leads through a link, another
-    `RefusedError` for one that is ``reserved`` (see `holdfast.files.ignore.reserved_paths`),
-    `NotFoundError` for one that is not there (with the code `NOT_A_DIRECTORY` if a file is in the way) and
-    `StorageError` for everything else that the operating system refuses. Nothing here is durable by itself.
+    Paths are checked by `check_path` before anything else; the empty path is the root itself for methods that take a
+    directory. Every method raises `EscapeError` for a path that is never allowed or leads through a link, another
+    `RefusedError` for one that is ``reserved`` (see `holdfast.files.ignore.reserved_paths`), `NotFoundError` for a
+    missing one (with the code `NOT_A_DIRECTORY` if a file is in the way) and `StorageError` for all other refusals of
+    the operating system. No operation here is durable by itself.
     """
 
     def __init__(
@@ -145,8 +145,8 @@ class Root:
         at = path
         while (at := at.rpartition(b"/")[0]) and at not in self._open:
             above.append(at)
-        # The nearest are needed again soonest. Only half as many as can be open: those that a caller has just borrowed
-        # must stay open.
+        # The nearest are needed again soonest. Only half as many as can be open: those just borrowed by a caller must
+        # stay open.
         nearest = frozenset(above[: self._most_open // 2])
         for at in reversed(above):
             above_fd = self._resolve(at)
@@ -179,19 +179,19 @@ class Root:
         return self.directory(path)
 
     def make_one(self, path: bytes, owner: Owner | None = None, stands_for: bytes | None = None) -> None:
-        """Make the directory ``path``, whose parent exists; no error if it exists already.
+        """Make the directory ``path``, whose parent exists; harmless if it exists already.
 
-        It gets the permissions that are remembered of the directory ``stands_for`` (default: ``path``), or those that
-        are `inherited_mode`. If that is one of `opened`, its owner may write to it.
+        It gets the remembered permissions of the directory ``stands_for`` (default: ``path``), or `inherited_mode`. If
+        that is one of `opened`, its owner may write to it.
         """
         parent, _, name = path.rpartition(b"/")
         place = path if stands_for is None else stands_for
-        # A call that was killed has noted what it opened, but perhaps not what it removed.
+        # A killed call has noted the directories that it opened, but perhaps not those that it removed.
         mode = self.opened.get(place)
         if mode is None and self.modes is not None:
             mode = self.modes.get(place)
         if mode is not None and (owner is None or place in self.opened):
-            mode |= stat.S_IRWXU  # something is to be written into it
+            mode |= stat.S_IRWXU  # files will be written into it
         parent_fd = self.directory(parent)
         try:
             wanted = inherited_mode(os.fstat(parent_fd)) if mode is None else mode
@@ -210,7 +210,7 @@ class Root:
                 raise
             self._remember(path, fd)
         except FileExistsError:
-            pass  # another process was first; what it made is checked when it is opened
+            pass  # another process was first; its directory is checked when it is opened
         except OSError as error:
             raise _translated(error, path) from error
 
@@ -255,7 +255,7 @@ class Root:
     def list(self, path: bytes = b"") -> list[bytes]:
         """The names in the directory ``path``, unsorted."""
         try:
-            # A listing moves the offset of its open file description, so it needs one of its own.
+            # A listing moves the offset of its open file description, so it needs its own.
             fd = os.open(b".", _DIRECTORY, dir_fd=self.directory(path))
             try:
                 return [os.fsencode(name) for name in os.listdir(fd)]
@@ -366,14 +366,14 @@ class Root:
 
 
 def open_root(path: bytes, *, readable: bool = True) -> int:
-    """Open the directory at ``path``, absolute and without links, following no link anywhere on the way: for reading,
-    or (not ``readable``) as a place to go on from.
+    """Open the directory at ``path``, absolute and without links, following no link anywhere in it: for reading, or
+    (not ``readable``) as a base for further access.
 
-    A user who may rename a directory above a workspace must not be able to lead a change to another place. Raises
+    A user who may rename a directory above a workspace must not be able to redirect a change to another place. Raises
     `EscapeError` if a part of the path is a link by now, and otherwise `OSError`.
     """
     parts = [*filter(None, path.split(b"/"))]
-    # (What lies on the way has to be searched, and may be closed to reading: the home of all homes often is.)
+    # (Directories in the path must be searchable, and may be unreadable: the home of all homes often is.)
     ways = [_WAY] * len(parts) + [_DIRECTORY if readable else _WAY]
     at = os.open(b"/", ways[0])
     try:
@@ -397,7 +397,7 @@ def open_root(path: bytes, *, readable: bool = True) -> int:
 
 def open_regular(dir_fd: int, name: bytes) -> int | None:
     """Open the regular file ``name`` in the directory for reading; None if it is anything else. Raises `OSError`."""
-    # Opening a device or a tape has effects even without reading, so the type is asked first, and then proved.
+    # Opening a device or a tape has effects even without reading, so the type is checked first, and then proved.
     if not stat.S_ISREG(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
         return None
     try:
