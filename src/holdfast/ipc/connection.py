@@ -17,7 +17,7 @@ _PIECE = 1 << 16
 
 
 class Connection:
-    """For one thread at a time. What the other process holds for it (a pause, a run) ends when it is closed."""
+    """For one thread at a time. The state kept for it by the other process (a pause, a run) ends when it is closed."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Connection:
 
     def receive(self) -> bytes:
         """The body of the next message. Raises `ConnectionError`, `FormatError`."""
-        return self._receive_frame(None, 0)  # (nothing ahead: it may belong to the next message)
+        return self._receive_frame(None, 0)  # (no bytes ahead: they may belong to the next message)
 
     def wait_for_end(self, seconds: float | None = None) -> None:
         """Return when the other process has hung up. Raises `TimeoutError`."""
@@ -103,7 +103,7 @@ class Connection:
             raise ConnectionError(*error.args) from error
 
     def _receive(self, length: int, deadline: float | None, ahead: int = 0) -> bytes:
-        """So many bytes, and what has come by then of at most ``ahead`` more."""
+        """``length`` bytes, and at most ``ahead`` more that have arrived by then."""
         found = bytearray()
         while len(found) < length:
             try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def bind(folder: bytes, name: bytes) -> socket.socket:
-    """A socket with a name, which does not listen yet and does not block. Raises `OSError`."""
+    """A socket with a name, which is not listening yet and non-blocking. Raises `OSError`."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         os.fchmod(bound.fileno(), 0o600)  # before it has a name: it never exists with another mode
@@ -34,11 +34,11 @@ def bind(folder: bytes, name: bytes) -> socket.socket:
 def listen(
     path: bytes, backlog: int, before: Callable[[ExitStack], object] = lambda _: None
 ) -> Generator[socket.socket]:
-    """A socket that listens at ``path``, which a person has named, for the length of the block; then its name is gone.
+    """A socket that listens at ``path``, which a person chose, during the block; then its name is removed.
 
-    ``before`` is called when it has its name and no client can come in yet; what it puts on the stack is undone first.
-    The directory is made if it is missing. Raises `RefusedError` for one that others can enter, or where something else
-    has the name, `LockedError` if another process listens there, `StorageError`.
+    ``before`` is called when it has its name and no client can connect yet; its callbacks on the stack run first at the
+    end. The directory is made if it is missing. Raises `RefusedError` for one that others can enter, or where another
+    file has the name, `LockedError` if another process listens there, `StorageError`.
     """
     path = os.path.abspath(path)
     folder, name = os.path.split(path)
@@ -67,7 +67,7 @@ def _alone_in(folder: bytes) -> Generator[None]:
 
 
 def remove_socket(path: bytes, own: os.stat_result) -> None:
-    """Remove the name of what is our own, unless another server has it by now."""
+    """Remove the name of our own socket, unless another server has it by now."""
     with suppress(FileNotFoundError), _alone_in(os.path.dirname(path)):
         if os.path.samestat(os.lstat(path), own):
             os.unlink(path)
@@ -75,7 +75,7 @@ def remove_socket(path: bytes, own: os.stat_result) -> None:
 
 @contextmanager
 def _said(path: bytes) -> Generator[None]:
-    """What the system refuses inside of the block is said of the socket."""
+    """Raise the system's errors in the block as errors about the socket."""
     try:
         yield
     except OSError as error:
@@ -114,5 +114,5 @@ def _remove_dead(path: bytes) -> None:
             os.unlink(path)
             return
         except BlockingIOError:
-            pass  # so many want to come in that there is a queue
+            pass  # so many clients connect that there is a queue
     raise LockedError(f"another process listens at {display(path)}", hint="name another path")

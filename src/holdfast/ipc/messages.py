@@ -2,10 +2,10 @@
 
 A frame is ``HFM1``, the length of its body (u32, little-endian), and the body: one JSON value in UTF-8. A request is
 ``[method, [argument, …]]``, an answer ``{"result": …}`` or ``{"error": {"type", "code", "message", "hint", "data"}}``.
-The first four bytes change with the protocol. A peer of another version is told so instead of being misunderstood.
+The first four bytes change with the protocol. A peer of another version gets an error that says so.
 
-What the arguments and results of a method are, its own module says: by hand where a short command would have to load
-msgspec for it, else by the signatures of a port (`holdfast.ipc.port`).
+The module of each method defines its arguments and results: by hand where a short command would have to load msgspec
+for it, otherwise by the signatures of a port (`holdfast.ipc.port`).
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def encode_error(error: HoldfastError) -> bytes:
 
     details = {name: getattr(error, name) for name in ("code", "message", "hint", "data")}
     answer = {"error": {"type": type(error).__name__, **details}}
-    # (An error may name a path that is not UTF-8, and have anything in its data.)
+    # (An error may contain a path that is not UTF-8, and any object in its data.)
     return json.dumps(answer, ensure_ascii=False, default=repr).encode("utf-8", "replace")
 
 
 def rebuild(details: dict[str, Any]) -> HoldfastError:
-    """The error in an answer of `encode_error`. Of what is missing or no text a usual error remains."""
+    """The error in an answer of `encode_error`. If fields are missing or no text, a general error remains."""
     hint, data = details.get("hint"), details.get("data")
     return rebuilt(
         str(details.get("type")),
@@ -96,7 +96,7 @@ def rebuild(details: dict[str, Any]) -> HoldfastError:
 
 
 def _encode(value: object) -> bytes:
-    import json  # (short commands that meet no other process do without)
+    import json  # (short commands that contact no other process do without)
 
     try:
         return json.dumps(value, separators=(",", ":")).encode("utf-8")

@@ -1,7 +1,7 @@
-"""A port (a `typing.Protocol`) over a connection: its signatures say what a request and its answer hold.
+"""A port (a `typing.Protocol`) over a connection: its signatures define the content of a request and its answer.
 
-Everything that the methods take and return is what msgspec can say in JSON: numbers, texts, bytes, lists, tuples and
-the typed classes of the port's module. That module imports the names in its annotations at run time.
+All arguments and results of the methods are values that msgspec can encode in JSON: numbers, texts, bytes, lists,
+tuples and the typed classes of the port's module. That module imports the names in its annotations at run time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Method:
     def bind(self, remote: object, given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         """The arguments of a call, in the order of the signature. Raises `TypeError` as the call would."""
         if len(given) == len(self._names) and not named:
-            return list(given)  # (To bind takes as long as all else on this side.)
+            return list(given)  # (Binding takes as long as all the rest here.)
         from inspect import signature  # (a run alone needs none)
 
         bound = signature(self._function).bind(remote, *given, **named)
@@ -63,7 +63,7 @@ class _Request(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     method: str
     arguments: msgspec.Raw
     request_id: Annotated[str, msgspec.Meta(max_length=MOST_REQUEST_ID)] = ""
-    """What it is asked for, as both logs name it."""
+    """The id of its cause, as in both logs."""
 
 
 class _Answer(msgspec.Struct):
@@ -80,7 +80,7 @@ class Port:
     """The methods of protocols, and how each travels."""
 
     def __init__(self, *protocols: type, without: Collection[str] = ()) -> None:
-        """``without`` are methods that do not travel."""
+        """``without`` are methods that are not transmitted."""
         self.methods = {
             name: Method(name, function)
             for protocol in protocols
@@ -89,8 +89,8 @@ class Port:
         }
 
     def encode_request(self, name: str, arguments: list[Any]) -> bytes:
-        """The body of a request, which says what this is asked for (`logged`). Raises `FormatError` for a text that is
-        not UTF-8.
+        """The body of a request, including the id of its cause (`logged`). Raises `FormatError` for a text that is not
+        UTF-8.
         """
         asked = current_request()
         try:
@@ -99,7 +99,7 @@ class Port:
             raise FormatError(f"a text that is not UTF-8 cannot be sent: {error.reason}") from None
 
     def decode_request(self, body: bytes) -> tuple[str, tuple[Any, ...]]:
-        """The method and its arguments, of the right types. Raises `FormatError` naming what is wrong."""
+        """The method and its arguments, of the right types. Raises `FormatError` naming the mistake."""
         try:
             found = _request.decode(body)
         except _MISTAKES as error:
@@ -113,7 +113,7 @@ class Port:
             raise FormatError(f"{name}: {error}") from error
 
     def request_id(self, body: bytes) -> str | None:
-        """What a request is asked for, if it says so; it is one that `decode_request` takes."""
+        """The id of the cause of a request, if it contains one; the request is one that `decode_request` accepts."""
         return _request.decode(body).request_id or None
 
     def decode_answer(self, name: str, body: bytes) -> Any:

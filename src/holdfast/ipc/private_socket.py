@@ -62,7 +62,7 @@ def connect(folder: bytes, name: bytes, seconds: float | None = None) -> socket.
     ``seconds`` are for connecting, and the connection's time limit afterwards. Raises `OSError`: `FileNotFoundError` or
     `ConnectionRefusedError` where no process listens.
     """
-    import socket  # not before there is something to connect to: it takes a third of Python's own start
+    import socket  # not before a connection is likely: it takes a third of Python's own start
 
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(seconds)
@@ -76,8 +76,8 @@ def connect(folder: bytes, name: bytes, seconds: float | None = None) -> socket.
 
 
 def try_connect(folder: bytes, name: bytes, seconds: float) -> socket.socket | None:
-    """`connect`; None where no process answers: there is nothing, or what a dead process has left, or the process that
-    is there accepts no connection for ``seconds``. To find nothing costs one look.
+    """`connect`; None where no process answers: there is no socket, or that of a dead process, or the process accepts
+    no connection for ``seconds``. To find no socket costs one look-up.
     """
     if not os.path.lexists(folder + b"/" + name):
         return None
@@ -88,9 +88,9 @@ def try_connect(folder: bytes, name: bytes, seconds: float) -> socket.socket | N
 
 
 def receive(connection: socket.socket, size: int, descriptors: int) -> tuple[bytes, list[int]]:
-    """At most so many bytes, and descriptors that come with them, for the caller to close; the kernel closes more.
+    """At most ``size`` bytes, and their descriptors, which the caller must close; the kernel closes excess ones.
 
-    Nothing when the other side has hung up. Raises `OSError`.
+    Empty when the other side has hung up. Raises `OSError`.
     """
     if not descriptors:
         return connection.recv(size), []
@@ -98,7 +98,7 @@ def receive(connection: socket.socket, size: int, descriptors: int) -> tuple[byt
     import socket
 
     found = array.array("i")
-    # (Not `socket.recv_fds`, which passes no flags on: a child that is started just then would inherit them.)
+    # (Not `socket.recv_fds`, which passes no flags on: a child started at that moment would inherit them.)
     piece, ancillary, _, _ = connection.recvmsg(
         size, socket.CMSG_LEN(descriptors * found.itemsize), socket.MSG_CMSG_CLOEXEC
     )

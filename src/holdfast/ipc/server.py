@@ -1,8 +1,8 @@
 """A private socket that answers requests: mode 0600, of the same user's processes and root's, one request at a time.
 
 Nothing here blocks. A client that sends half a frame or garbage, or does not read its answer, costs a bounded buffer
-until its time is up, and then its connection; it costs the others nothing. The server has one descriptor that its loop
-waits for.
+until its time is up, and then its connection; other clients are unaffected. The server has one descriptor for its loop
+to wait for.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ALWAYS_BYTES = 1 << 12
 
 
 class Limits(NamedTuple):
-    """What one client may take; times in seconds."""
+    """Limits for one client; times in seconds."""
 
     request_bytes: int = 1 << 16
     answer_bytes: int = 1 << 26
@@ -49,11 +49,11 @@ class Limits(NamedTuple):
     answer: float = 60.0
     """For taking in an answer."""
     idle: float = 60.0
-    """Without a request, unless the client keeps something by being there."""
+    """Without a request, unless the server keeps state for the connected client."""
 
 
 class ClientGroup:
-    """Clients who share what they may take together."""
+    """Clients that share their limits."""
 
     __slots__ = ("clients", "unread")
 
@@ -78,19 +78,19 @@ class Client:
         """A pidfd; None if the process had ended when it was taken in."""
         self.group = server.group_of(self)
         self.descriptors: list[int] = []
-        """Those that came with the request; what takes one removes it. The others are closed when it is answered."""
+        """Descriptors that came with the request; remove one to keep it. The others are closed with the answer."""
         self.is_outside = False
-        """For the server's owner: what it has found out of the client with this request."""
+        """For the server's owner: a fact about the client, found out with this request."""
         self.keeps = False
         """True while the connection must not be ended for being idle."""
         self.deadline = math.inf
         self._server = server
         self.events = _READ
-        """What of it the server waits for, in the terms of epoll."""
+        """The events that the server waits for, in the terms of epoll."""
         self.inbox = bytearray()
         self.outbox = memoryview(b"")
         self.waits = False
-        """A request is not answered yet: until then the client is not heard, and ends if it says more."""
+        """A request is not answered yet: until then the client is not read from, and ends if it sends more."""
         self.is_last = False
         """The connection ends when the outbox is empty."""
 
@@ -101,11 +101,11 @@ class Client:
 
     @property
     def due(self) -> float:
-        """When the connection ends, unless something comes before."""
+        """When the connection ends, unless an event comes first."""
         return math.inf if self.keeps and not (self.inbox or self.outbox) else self.deadline
 
     def send(self, body: bytes) -> None:
-        """Answer a request that was to be answered later. Nothing if the client has gone."""
+        """Send a delayed answer. Harmless if the client has gone."""
         self._server.answer_to(self, body)
 
 
@@ -128,9 +128,9 @@ class Server:
 
         ``answer(client, body)`` gives the body of the answer, or None if `Client.send` will be called with it; a
         `HoldfastError` that it raises is the answer. ``left(client)`` is called at the end of every connection.
-        ``group_of(client)`` says with which others a new client shares what it may take; else all do. Where ``epoll``
-        is given, its owner waits, and calls `serve_ready` for what the server `owns`: one wait less for each request.
-        Raises `StorageError`.
+        ``group_of(client)`` is the group whose limits a new client shares; by default all do. With ``epoll``, its owner
+        waits, and calls `serve_ready` for descriptors that the server `owns`: one wait less for each request. Raises
+        `StorageError`.
         """
         self._path = folder + b"/" + name
         self._clock = clock
@@ -152,13 +152,13 @@ class Server:
         self._epoll.register(self._socket.fileno(), _READ)
 
     def fileno(self) -> int:
-        """Readable when there is something to `serve`."""
+        """Readable when there is work for `serve`."""
         return self._epoll.fileno()
 
     def serve(self, most: int = 1) -> None:
-        """Do one thing that can be done now, or for ``most`` clients one each, and end connections whose time is up.
+        """Perform one possible action, or one each for ``most`` clients, and end connections whose time is up.
 
-        What it does may call this again, and end other clients. `fileno` stays readable while there is more.
+        The action may call this again, and end other clients. `fileno` stays readable while there is more.
         """
         for fd, _ in self._epoll.poll(0, most):
             self.serve_ready(fd)
@@ -198,7 +198,7 @@ class Server:
         self._socket.close()
 
     def hang_up(self, last: bytes = b"") -> None:
-        """End every connection, after one last try to deliver what is still to be sent, or else the body ``last``."""
+        """End every connection, after one last try to deliver the unsent data, or otherwise the body ``last``."""
         for client in list(self._clients.values()):
             client.is_last = True
             if client.outbox:
@@ -289,7 +289,7 @@ class Server:
             return False
         end = messages.HEADER_BYTES + messages.body_bytes(inbox, self._limits.request_bytes)
         if len(inbox) > end:
-            # (No client can fill the server's time in advance.)
+            # (No client can reserve the server's time in advance.)
             raise FormatError("a request came before the last one was answered")
         return len(inbox) == end
 

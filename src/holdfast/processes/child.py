@@ -1,4 +1,4 @@
-"""Running a child to its end: it gets its input, its time and its output are limited, and nothing of it is left.
+"""Running a child to its end: with input, limits of time and output, and no remains.
 
 | | what ends with it, and if this process is killed | for |
 | --- | --- | --- |
@@ -8,7 +8,7 @@
 | `run_with_input_at_terminal` | nothing: the user ends it | a pager |
 
 A contained one has a process of ours as its parent (`holdfast.processes.reaper`), which takes some hundredths of a
-second to start, and looks after it as long as the command does not kill it. No shell is in between anywhere.
+second to start, and supervises it as long as the command does not kill it. No shell is involved.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ _PIPE_PIECES = 16
 """No more can be in a pipe (``/proc/sys/fs/pipe-max-size``)."""
 _LOOK_SECONDS = 0.1
 _REAPER_GRACE = 10.0
-"""Seconds in which what watches over a command has ended all of it, once it was asked to."""
+"""Seconds in which the supervisor of a command ends all of its processes, once it was asked to."""
 
 
 class Limits(NamedTuple):
-    """What a child may take."""
+    """The limits of a child."""
 
     seconds: float | None
     """None: any time."""
     output: int = 0
-    """Bytes of standard output; one that writes more is ended. 0: what it writes there goes nowhere."""
+    """Bytes of standard output; a child that writes more is ended. 0: its output is discarded."""
     errors: int = 8192
     """Bytes of standard error that are kept: the first half and the last."""
 
 
 class FileLimits(NamedTuple):
-    """What a child may take whose output is kept in a file."""
+    """The limits of a child whose output is kept in a file."""
 
     seconds: float
     memory: int
@@ -98,17 +98,17 @@ def run(
     pass_fds: Sequence[int] = (),
     stop: threading.Event | None = None,
 ) -> Ended:
-    """Run a program in a session of its own, by default with this process's directory and environment. ``stdin`` is
-    what it reads, or the descriptor of the file that it reads.
+    """Run a program in a session of its own, by default with this process's directory and environment. ``stdin`` is its
+    input, or the descriptor of its input file.
 
-    When it has ended, its process group is killed, and what that writes later is not waited for; so it is when ``stop``
-    is set. Raises `OSError` if it cannot be started.
+    When it has ended, or when ``stop`` is set, its process group is killed, without waiting for later output. Raises
+    `OSError` if it cannot be started.
     """
     output, errors = _Output(limits.output), Excerpt(limits.errors)
     child = _start(words, limits, stdin, cwd, environment, pass_fds)
 
     def kill() -> None:
-        # (It was not waited for yet: the number of the group means no other one.)
+        # (It was not waited for yet, so the number of the group is still its own.)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
 
@@ -130,10 +130,10 @@ def run_contained(
     grace: float = 0.0,
     follow_errors: Callable[[bytes], object] | None = None,
 ) -> Ended:
-    """Run a command of the user's, of which nothing lives on. Setting ``stop`` ends it, and so does an exception here:
-    it has ``grace`` seconds from SIGTERM to SIGKILL. ``follow_errors`` gets what it writes to standard error at once.
+    """Run a command of the user's, without surviving processes. Setting ``stop`` ends it, and so does an exception
+    here: it has ``grace`` seconds from SIGTERM to SIGKILL. ``follow_errors`` gets its standard error at once.
 
-    Raises `OSError` if the directory cannot be entered; that a program is not there, the last line of ``errors`` says:
+    Raises `OSError` if the directory cannot be entered; for a missing program, the last line of ``errors`` is
     ``holdfast: cannot run NAME: REASON``.
     """
     output, errors = _Output(limits.output), Excerpt(limits.errors)
@@ -160,8 +160,8 @@ def run_contained_to_file(
     pass_fds: Sequence[int] = (),
     stop: threading.Event | None = None,
 ) -> Ended:
-    """The same for a command with nothing to read: what it prints goes to the new file ``path`` (mode 0600), the
-    beginning and the end of it.
+    """The same for a command without input: the beginning and the end of its output go to the new file ``path`` (mode
+    0600).
 
     Raises `StorageError`.
     """
@@ -192,10 +192,10 @@ def run_contained_to_file(
 
 
 def run_at_terminal(words: Words, limits: Limits) -> Ended:
-    """Run a program that may ask the user something: it stays in our session, and its standard error is ours.
+    """Run a program that may ask the user questions: it stays in our session, and its standard error is ours.
 
-    What it has started goes on when it ends by itself, or when this process is killed: an agent that keeps a passphrase
-    may be among it. Raises `OSError`.
+    Its child processes continue when it ends by itself, or when this process is killed: one may be an agent that keeps
+    a passphrase. Raises `OSError`.
     """
     output = _Output(limits.output)
     child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
@@ -211,14 +211,14 @@ def run_at_terminal(words: Words, limits: Limits) -> Ended:
 
 def run_with_input_at_terminal(words: Words, pieces: Iterable[bytes], *, environment: Environment) -> None:
     """Run a program of the user's at our terminal, in our session, until the user leaves it; ``pieces`` are its
-    standard input, and no more of them are made than it reads. An interrupt from the keyboard is the program's affair.
+    standard input, made only as it reads them. The program handles an interrupt from the keyboard.
 
     Raises `OSError` if it cannot be started; then none of ``pieces`` was taken.
     """
     child = subprocess.Popen(words, stdin=subprocess.PIPE, env=environment)
     assert child.stdin is not None
     try:
-        # (Nothing is kept back: a user that has seen enough leaves before the last is made.)
+        # (Pieces are passed on at once: a user who has seen enough leaves before the last is made.)
         with suppress(BrokenPipeError, KeyboardInterrupt), child.stdin:
             for piece in pieces:
                 child.stdin.write(piece)
@@ -228,11 +228,11 @@ def run_with_input_at_terminal(words: Words, pieces: Iterable[bytes], *, environ
                 child.wait()
 
 
-# -- what comes out of it ---------------------------------------------------------------------------------------------
+# -- the output -------------------------------------------------------------------------------------------------------
 
 
 class Excerpt:
-    """The beginning and the end of something, in bounded memory, with a mark where something is left out."""
+    """The beginning and the end of some output, in bounded memory, with a mark at the omission."""
 
     def __init__(self, most: int, write: Callable[[bytes], object] | None = None) -> None:
         """Of all that comes ``most`` bytes are given to ``write``: the beginning at once, the end by `finish`. Without
@@ -246,7 +246,7 @@ class Excerpt:
         self._taken = 0
 
     def add(self, data: bytes) -> bool:
-        """Take what comes next. It is never too much."""
+        """Add the next output, of any size."""
         self._taken += len(data)
         if self._left:
             head, data = data[: self._left], data[self._left :]
@@ -254,7 +254,7 @@ class Excerpt:
             self._write(head)
         self._tail += data
         if len(self._tail) > 4 * self._half:
-            # (Not at every piece: each time costs as much as all that is kept.)
+            # (Not at every piece: each time costs as much as all the kept output.)
             del self._tail[: -self._half]
         return True
 
@@ -266,7 +266,7 @@ class Excerpt:
         self._write(bytes(self._tail[-self._half :]))
 
     def kept(self) -> bytes:
-        """`finish`, and what was not given to another place."""
+        """`finish`, and the output that was not written elsewhere."""
         self.finish()
         return bytes(self._kept)
 
@@ -286,7 +286,7 @@ class _Output:
 
 @contextmanager
 def _written(path: bytes) -> Generator[Callable[[bytes], None]]:
-    """What writes to a new file."""
+    """A function that writes to a new file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         fd = os.open(path, flags, 0o600)
@@ -339,10 +339,10 @@ def _follow(
     stop: threading.Event | None = None,
     patience: float = 0.0,
 ) -> Why:
-    """Give a child its input and take what it writes, until it has ended; why that was, unless it was by itself.
+    """Give a child its input and take its output, until it has ended; returns why, unless it ended by itself.
 
-    ``end`` is called when it is to end, and again when it has: for what it has left running. If it has not ended so
-    many seconds of ``patience`` after the first time, it is killed.
+    ``end`` is called to end it, and again when it has ended: for its remaining processes. If it has not ended
+    ``patience`` seconds after the first call, it is killed.
     """
     streams = ((child.stdout, output), (child.stderr, errors))
     takes = {stream.fileno(): take for stream, take in streams if stream is not None and take is not None}
@@ -397,7 +397,7 @@ def _milliseconds(until: float | None, stop: threading.Event | None) -> float | 
 
 
 def _give(fd: int, rest: memoryview) -> memoryview:
-    """What is left to be given then."""
+    """Give the child some input; returns the rest."""
     try:
         return rest[os.write(fd, rest[:_PIECE]) :]
     except BlockingIOError:
@@ -414,7 +414,7 @@ def _read(fd: int) -> bytes | None:
 
 
 def _drain(takes: Mapping[int, Take]) -> Why:
-    """What was in the pipes when the child had ended. (What another process writes now has no end.)"""
+    """Take the contents of the pipes after the child's end. (Later output of other processes is endless.)"""
     for fd, take in takes.items():
         for _ in range(_PIPE_PIECES):
             piece = _read(fd)
@@ -427,7 +427,7 @@ def _drain(takes: Mapping[int, Take]) -> Why:
 
 @contextmanager
 def _waited_for(child: subprocess.Popen[bytes], end: Callable[[], object]) -> Generator[None]:
-    """Leave neither the child nor its pipes behind."""
+    """At the end, neither the child nor its pipes remain."""
     try:
         yield
     except BaseException:
@@ -449,8 +449,8 @@ def _deadline(seconds: float | None) -> float | None:
 
 @contextmanager
 def _watched(words: Words, *, seconds: float, memory: int, grace: float) -> Generator[tuple[Words, int]]:
-    """What to execute so that nothing of a command lives on, neither after its end nor after that of this process; how
-    it ended is written to the descriptor, which is to be passed on, and read by `_read_end`.
+    """The words to execute so that no process of a command survives, neither after its end nor after that of this
+    process; its result is written to the descriptor, which must be passed on, for `_read_end`.
     """
     reaper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reaper.py")
     said = os.memfd_create("holdfast")

@@ -28,12 +28,12 @@ _OF_ONE_REPOSITORY = frozenset(
         "GIT_QUARANTINE_PATH",
     )
 )
-"""What Git tells its hooks, and what they start. Source: ``git rev-parse --local-env-vars``."""
+"""The variables that Git sets for hooks and their children. Source: ``git rev-parse --local-env-vars``."""
 
 
 def inherited_environment(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
-    """What to start a command of others with, as text or as bytes: all but the password of the catalog. What a command
-    prints, logs or reports of its surroundings is for others to read.
+    """The environment for other programs, as text or as bytes: all but the password of the catalog. Others can read the
+    environment variables that a command prints, logs or reports.
     """
     given = dict(environ)
     for name, value in environ.items():

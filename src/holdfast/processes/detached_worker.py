@@ -1,10 +1,9 @@
-"""A process of our own that goes on when this one has ended, and does one thing: it is told what, and says how it went.
+"""A process of our own that outlives this one, and does one task: it gets an order, and reports the result.
 
-Where that is sound it is a copy of this process, which is there in a millisecond; else a new interpreter, which takes a
-hundred. A copy is sound of a process with a single thread (the locks that others hold would be held for ever), and
-which has not even loaded SQLite: what that knows of its open files is wrong in a copy, so that a database which both
-use would be damaged. That is so at the beginning of a command: a command that wants a copy starts it before anything
-else.
+Where that is safe it is a fork of this process, ready in a millisecond; otherwise a new interpreter, which takes a
+hundred. A fork is safe for a process with a single thread (locks of other threads would stay locked for ever) that has
+not loaded SQLite: its data about open files is wrong in a fork, so that a database used by both would be damaged. That
+is true at the beginning of a command: a command that wants a fork starts it first.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ _IN, _OUT, _ERR = 0, 1, 2
 _KILL, _TERMINATE = 9, 15
 
 _detached: set[int] = set()
-"""Those that were let go, until they are known to have ended."""
+"""Detached workers, until they are known to have ended."""
 
 
 class DetachedWorker:
     """Such a process, which waits for its order on its standard input."""
 
     def __init__(self, module: str) -> None:
-        """Start it, to load the module of this name and to call its ``main``. Raises `OSError`.
+        """Start it, to load the module of this name and call its ``main``. Raises `OSError`.
 
-        It is in a session of its own and in the root directory; nothing is open in it but its standard streams, of
-        which the third is ours.
+        It has its own session, in the root directory; it has only its standard streams open, of which the third is
+        ours.
         """
         _reap_detached()
         order_read, order = os.pipe2(os.O_CLOEXEC)
@@ -59,9 +58,9 @@ class DetachedWorker:
         self._goes_on = False
 
     def ask(self, order: bytes, seconds: float) -> bytes:
-        """Give it its order, and wait until it has said all that it has to say. It goes on by itself then.
+        """Give it its order, and wait for its report. It then continues by itself.
 
-        Empty if it was ended before it said anything. Raises `TimeoutError`.
+        Empty if it was ended before its report. Raises `TimeoutError`.
         """
         with suppress(BrokenPipeError), os.fdopen(self._order, "wb") as file:
             self._order = -1
@@ -79,12 +78,12 @@ class DetachedWorker:
         return bytes(said)
 
     def detach(self) -> None:
-        """It goes on whatever becomes of us."""
+        """Let it continue independent of this process."""
         self._goes_on = True
         _detached.add(self.pid)
 
     def close(self) -> None:
-        """Wait until it has ended, unless it was detached; without an order it is ended now. To be called once."""
+        """Wait until it has ended, unless it was detached; without an order it is ended now. Call this once."""
         os.close(self._said)
         if self._order >= 0:
             os.close(self._order)
@@ -103,7 +102,7 @@ class DetachedWorker:
 
 
 def read_order() -> bytes:
-    """In such a process, once: what it is to do; empty if the process that started it is gone, or wants nothing."""
+    """In such a process, once: its order; empty if the process that started it is gone, or gives none."""
     data = bytearray()
     while len(data) < _MOST_BYTES and (piece := os.read(_IN, _MOST_BYTES)):
         data += piece
@@ -114,7 +113,7 @@ def read_order() -> bytes:
 
 
 def report(what: bytes) -> None:
-    """In such a process, once: how it went. What is printed from now on goes to standard error."""
+    """In such a process, once: report the result. Later prints go to standard error."""
     with suppress(OSError):  # the process that started it is gone, and asks no more
         while what:
             what = what[os.write(_OUT, what) :]
@@ -122,7 +121,7 @@ def report(what: bytes) -> None:
 
 
 def _reap_detached() -> None:
-    """Have nothing left of those that went on and have ended: a process that lives long may start many."""
+    """Reap detached workers that have ended: a long-lived process may start many."""
     for pid in list(_detached):
         try:
             ended, _ = os.waitpid(pid, os.WNOHANG)

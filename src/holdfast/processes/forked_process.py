@@ -1,13 +1,14 @@
-"""Starting a process that runs a module of ours: as a fork of this one where that is safe, else as a new interpreter.
+"""Starting a process that runs a module of ours: as a fork of this one where that is safe, otherwise as a new
+interpreter.
 
-A fork is there in a few milliseconds and has loaded what its starter has; an interpreter loads all anew.
-Forks are for programs of our own alone (`allow_forks`), and only while they have a single thread: locks that others
-hold would be held for ever. In a program that only uses the library there may be anything (threads of native code,
-handles of a database, objects that clean up when they go).
+A fork is ready in a few milliseconds and has the modules of its parent; an interpreter loads all anew. Forks are only
+for our own programs (`allow_forks`), and only while they have a single thread: locks of other threads would stay locked
+for ever. A program that only uses the library may contain anything (threads of native code, handles of a database,
+objects with finalizers).
 
-What runs in a fork finds descriptors, signals, streams, directory and log as a new interpreter would. It never comes
-back to the stack of its starter, and cleans nothing up that is its starter's. It must not use SQLite, whose idea of its
-open files is wrong in a fork.
+Code in a fork finds descriptors, signals, streams, directory and log as in a new interpreter. It never returns to the
+stack of its parent, and does not clean up the parent's resources. It must not use SQLite, whose data about open files
+is wrong in a fork.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 
 from holdfast.model.fast_typing import TYPE_CHECKING
 
-# (All that only a start needs is loaded there: every command loads this module, to say `allow_forks`.)
+# (Modules needed only for a start are loaded there: every command loads this module, for `allow_forks`.)
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from typing import NoReturn
@@ -58,7 +59,7 @@ def has_one_thread() -> bool:
 
 
 def preload(module: str) -> None:
-    """Load the module, if `start` would fork now: while something else is waited for, it costs no time."""
+    """Load the module, if `start` would fork now: during another wait, that costs no time."""
     if _is_ours and has_one_thread():
         from importlib import import_module
 
@@ -73,12 +74,12 @@ def start(
     streams: Streams | None = None,
     own_session: bool = False,
 ) -> int:
-    """Start a process in the root directory that calls ``main`` of the module with the descriptor ``channel``, and ends
-    with what that returns. Its number, which the caller gives to `wait`, or has waited for otherwise.
+    """Start a process in the root directory that calls ``main`` of the module with the descriptor ``channel``, and
+    exits with its result. Returns its pid, which the caller gives to `wait`, or waits for otherwise.
 
-    Of our descriptors it has ``channel`` and those that are ``passed``, under their numbers, and ``streams`` (default:
-    our own) as its standard ones. It is in our process group, or in a session of its own; the signals that are blocked
-    or ignored here are so there. Raises `OSError`.
+    It has our descriptors ``channel`` and ``passed``, under their numbers, and ``streams`` (default: our own) as its
+    standard ones. It is in our process group, or in its own session; signals that are blocked or ignored here are so
+    there. Raises `OSError`.
     """
     passed = (channel, *passed)
     if _is_ours and has_one_thread():
@@ -131,9 +132,9 @@ def fork(
     from contextlib import suppress
 
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # (what is still to be written is ours to write, and not twice)
+        with suppress(OSError, ValueError):  # (unwritten data is for us to write, and only once)
             stream.flush()
-    # (Between the fork and the `try` nothing may be raised: it would go up the stack of our callers, in the fork.)
+    # (No exception may be raised between the fork and the `try`: it would go up the stack of our callers, in the fork.)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         process = os.fork()
@@ -159,7 +160,7 @@ def _become(
         import signal
         from contextvars import Context
 
-        gc.freeze()  # (what is left in a cycle is never collected here: it would be closed, removed, rolled back)
+        gc.freeze()  # (objects left in cycles are never collected here: that would close, remove or roll back)
         _reset_signals()
         if own_session:
             os.setsid()
@@ -175,12 +176,12 @@ def _become(
     except BaseException as error:  # noqa: BLE001 - nothing above may go on in this process
         sys.excepthook(type(error), error, error.__traceback__)
     finally:
-        # (Neither the clean-up of our callers nor `atexit`: all of that is our starter's.)
+        # (Neither the clean-up of our callers nor `atexit`: these belong to the parent.)
         os._exit(code)
 
 
 def _reset_signals() -> None:
-    """As it is when an interpreter has started: what was ignored is ignored, and no handler is left."""
+    """The state of a new interpreter: ignored signals stay ignored, and no handler is left."""
     import signal
 
     signal.set_wakeup_fd(-1)
@@ -203,7 +204,7 @@ def _replace_descriptors(streams: Streams, passed: Collection[int]) -> None:
     kept = {0, 1, 2, *passed}
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd not in kept:
-            with suppress(OSError):  # it is the one that they were listed by
+            with suppress(OSError):  # it is the descriptor used for the listing
                 os.close(fd)
     for number, directory in _opened.items():
         fd = os.open(directory, _DIRECTORY)
@@ -227,7 +228,7 @@ def _take_title(title: bytes) -> None:
 
 
 def _reset_log() -> None:
-    """As it is in a new interpreter: what the starter has arranged may write to what is closed here."""
+    """The state of a new interpreter: handlers of the parent may write to descriptors that are closed here."""
     from holdfast.model.log import forget_sender
 
     forget_sender()

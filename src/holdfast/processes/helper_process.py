@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def module_words(module: str, *arguments: str) -> list[str]:
-    """What to execute to run a module of ours. What lies in the current directory is none of its modules."""
+    """The words to run a module of ours, never one from the current directory."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def program_words(*words: str) -> list[str]:
-    """What to execute to run a file of ours, or code behind ``-c``, that needs the standard library alone. Neither the
-    environment nor the directory has a say in what code it is.
+    """The words to run a file of ours, or code after ``-c``, that needs only the standard library. Neither the
+    environment nor the directory can change the code.
     """
     return [sys.executable, "-I", "-S", "-B", *words]
 
@@ -38,10 +38,10 @@ def start_in_own_session(
     environment: Environment | None = None,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a program that the signals of our terminal are not for: by default in the root directory, so that it keeps
-    no other busy, with our environment and our standard error. Raises `OSError`.
+    """Start a program that gets no signals of our terminal: by default in the root directory, so that no other is busy,
+    with our environment and our standard error. Raises `OSError`.
 
-    It goes on until it ends by itself, or its starter ends it.
+    It runs until it ends by itself, or its parent ends it.
     """
     return subprocess.Popen(
         words,

@@ -1,8 +1,8 @@
-"""Programs that end when this process does, even if it is killed: with all that they have started in their group.
+"""Programs that end when this process does, even if it is killed: with all processes in their group.
 
-A shell of our own holds the other end of a socket, on which it is told the process groups of what runs. The kernel
-closes our end when this process ends, however that is, and the shell kills what it was told last.
-(PR_SET_PDEATHSIG, prctl(2), is for one process: what that has started, such as a filter of Git's, would go on.)
+A shell of our own has the other end of a socket, on which it is told the running process groups. The kernel closes our
+end when this process ends in any way, and the shell kills the groups that it was told last. (PR_SET_PDEATHSIG,
+prctl(2), is for one process: its children, such as a filter of Git's, would continue.)
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SCRIPT = 'cd /; while read -r now; do all=$now; done; for one in $all; do kill 
 
 @contextmanager
 def ends_with_us(group: int) -> Generator[None]:
-    """In the block, the process group ``group`` is killed if this process is. Where that cannot be had, it goes on; and
-    so does what was started just before, if this process is killed before the block has begun.
+    """In the block, the process group ``group`` is killed if this process is. Where that is impossible, it continues;
+    so does a process started just before, if this process is killed before the block has begun.
     """
     _WATCHER.change(group, runs=True)
     try:
@@ -43,7 +43,7 @@ class _Watcher:
         self.forget()
 
     def forget(self) -> None:
-        """As a new one: a fork of this process has nothing to do with what that has started."""
+        """Reset the state: a fork of this process is not concerned with the children of its parent."""
         self._lock = threading.Lock()
         self._groups: set[int] = set()
         self._ours: socket.socket | None = None

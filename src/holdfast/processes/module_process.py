@@ -21,16 +21,16 @@ class ProcessOutcome(NamedTuple):
 
     @property
     def error(self) -> HoldfastError | None:
-        """What went wrong, if anything did."""
+        """The error, if there was one."""
         return rebuilt(self.kind, self.message, hint=self.hint, code=self.code) if self.kind else None
 
     def encode(self) -> bytes:
-        """As it is said."""
+        """The outcome as bytes."""
         return json.dumps(self._asdict()).encode()
 
 
 def decode_outcome(said: bytes) -> ProcessOutcome:
-    """What was said. Raises `FormatError` if the process was ended before it said anything."""
+    """Decode an outcome. Raises `FormatError` if the process was ended before it reported one."""
     try:
         fields: dict[str, Any] = json.loads(said)
         return ProcessOutcome(**fields)
@@ -39,5 +39,5 @@ def decode_outcome(said: bytes) -> ProcessOutcome:
 
 
 def failed_outcome(error: HoldfastError) -> ProcessOutcome:
-    """That it has failed."""
+    """The outcome of a failure."""
     return ProcessOutcome(kind=type(error).__name__, code=error.code, message=error.message, hint=error.hint)

@@ -23,8 +23,8 @@ _OF_THIS_THREAD = 0x20000000  # __WNOTHREAD: not what another thread traces
 
 
 def become_subreaper(*, wanted: bool = True) -> bool:
-    """Whatever is orphaned below this process becomes its child, or does not any more; returns what was so before."""
-    import ctypes  # (most that use this module become none)
+    """Make orphans below this process its children, or stop that; returns the previous setting."""
+    import ctypes  # (most users of this module become none)
 
     libc = ctypes.CDLL(None)
     before = ctypes.c_int()
@@ -34,7 +34,7 @@ def become_subreaper(*, wanted: bool = True) -> bool:
 
 
 def descendants(*of: int, spare: Collection[int] = ()) -> list[int]:
-    """The processes below those in ``of``, parents first, without those in ``spare`` and what is below them."""
+    """The processes below those in ``of``, parents first, without those in ``spare`` and their descendants."""
     children: dict[int, list[int]] = {}
     for pid, (parent, state) in _processes().items():
         if state != b"Z":
@@ -49,9 +49,9 @@ def descendants(*of: int, spare: Collection[int] = ()) -> list[int]:
 
 
 def signal_all(found: Callable[[], Iterable[int]], numbers: Collection[int]) -> None:
-    """Send the signals to every process that ``found`` names, and to no other that has got the number of one since.
+    """Send the signals to every process that ``found`` returns, and to no other that has reused a pid since.
 
-    It is asked once more when a descriptor of each is open: what it names again was there all the time, or the
+    It is called again when a descriptor of each is open: a process returned again existed all the time, or the
     descriptor is of a process that has ended.
     """
     named = list(found())
@@ -75,9 +75,9 @@ def children() -> set[int]:
 
 
 def end_descendants(spare: Collection[int] = ()) -> None:
-    """Kill everything below this process, which must be a subreaper: whatever is orphaned meanwhile comes to it.
+    """Kill everything below this process, which must be a subreaper, so that orphans become its children.
 
-    Returns when nothing is left. What has ended is waited for, except for children in ``spare``.
+    Returns when none is left. Reaps all that have ended, except children in ``spare``.
     """
     own = os.getpid()
     while found := descendants(own, spare=spare):
@@ -88,7 +88,7 @@ def end_descendants(spare: Collection[int] = ()) -> None:
                 pass
         for pid in found:
             try:
-                # (Those that are not our children yet will be when their parents have ended.)
+                # (Processes that are not our children yet will be when their parents have ended.)
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 pass
@@ -120,7 +120,7 @@ def end_child(child: subprocess.Popen[bytes], grace: float, *, patience: float =
 
 
 def end_in_order(seconds: float, spare: Collection[int] = ()) -> None:
-    """`end_descendants`, which are asked to end before, by SIGTERM, and have ``seconds`` for it."""
+    """`end_descendants`, after SIGTERM and at most ``seconds`` for them to end."""
     own = os.getpid()
     for pid in descendants(own, spare=spare):
         for number in (signal.SIGTERM, signal.SIGCONT):
@@ -143,7 +143,7 @@ def reap_orphans(spare: Collection[int]) -> None:
         if found is None:
             return
         if found.si_pid in spare:
-            # It hides those that come after it; they are looked for one by one.
+            # It hides the children after it; these are looked for one by one.
             _reap_each(spare)
             return
         os.waitpid(found.si_pid, os.WNOHANG)  # (a child that another thread traces need not have ended)

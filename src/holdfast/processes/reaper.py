@@ -1,12 +1,11 @@
-"""Runs one command, and lets nothing of it live on: neither after its end, nor after the end of the process that
-started this.
+"""Runs one command, without surviving processes: neither after its end, nor after the end of the process that started
+this.
 
-A program of its own, of the standard library alone, and of little of that: it is there before each hook. It takes over
-the children that the command's processes leave behind (PR_SET_CHILD_SUBREAPER, prctl(2)), so that a process that makes
-itself a daemon is found all the same. It ends with 0 when all is done, and has written to the descriptor that it was
-given: the command's exit code, or minus the number of the signal that ended it; a space; and nothing, or that the
-command was ended for its ``time`` or its ``memory``, on request (``stopped``), or that it could not be begun
-(``start``).
+A separate program that uses only a little of the standard library: it starts before each hook. It adopts the orphans of
+the command's processes (PR_SET_CHILD_SUBREAPER, prctl(2)), so that it finds daemons too. It ends with 0 when all is
+done, and has written to the given descriptor: the command's exit code, or minus the number of the signal that ended it;
+a space; and nothing, or the reason: the command was ended for its ``time`` or its ``memory``, on request (``stopped``),
+or could not be started (``start``).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LOOK_SECONDS = 0.05
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _ROUNDS = 200
-"""How often what is there is killed again, as something may fork faster than it is killed."""
+"""Number of rounds of killing, as processes may fork faster than they are killed."""
 
 
 class Stop(Exception):
@@ -56,7 +55,7 @@ def main(fd: int, parent: int, seconds: float, memory: int, grace: float, comman
 
 
 def _stop(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # (a second one must not interrupt what ends all of it)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # (a second one must not interrupt the clean-up)
     raise Stop
 
 
@@ -98,7 +97,7 @@ def _exec_limited(command: list[str], memory: int) -> None:
 
 
 def _reap_orphans(command: int) -> None:
-    """Wait for orphans that have ended, but not for the command itself, whose end is looked at elsewhere."""
+    """Reap orphans that have ended, but not the command itself, whose end is handled elsewhere."""
     for process in _children(os.getpid()):
         if process != command:
             try:
@@ -108,7 +107,7 @@ def _reap_orphans(command: int) -> None:
 
 
 def _end_all(grace: float) -> None:
-    """End whatever is below this process: first asked, if there is any ``grace``, and then not asked."""
+    """End all processes below this one: first by SIGTERM, if there is any ``grace``, and then by SIGKILL."""
     if grace:
         for process in _descendants(os.getpid()):
             _signal(process, signal.SIGTERM)
@@ -128,7 +127,7 @@ def _end_all(grace: float) -> None:
 
 
 def _alive() -> bool:
-    """Whether any process is left; those that have ended are waited for."""
+    """Whether any process is left; reaps those that have ended."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
@@ -163,7 +162,7 @@ def _children(process: int) -> list[int]:
 
 
 def _resident(process: int) -> int:
-    """Bytes of memory that are its own: resident, without what is shared with files."""
+    """Bytes of its own memory: resident, without pages shared with files."""
     try:
         fields = _text(f"/proc/{process}/statm").split()
         return (int(fields[1]) - int(fields[2])) * _PAGE

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def stopped_by_signals(stop: Callable[[], object], wakeup_fd: int) -> Generator[None]:
     """Let SIGTERM, SIGINT and SIGHUP call ``stop`` during the block, and write to the descriptor ``wakeup_fd``.
 
-    Some senders signal a process and then its group, so that a second one is no sign of impatience; SIGQUIT ends it
-    at once, which costs no more than the index. Does nothing outside of the main thread, which alone may handle
-    signals. An ignored SIGHUP (``nohup``) stays so.
+    Some senders signal a process and then its group, so a second signal is no sign of impatience; SIGQUIT ends it at
+    once, which costs only the index. Does nothing outside the main thread, as only that may handle signals. An ignored
+    SIGHUP (``nohup``) stays so.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
