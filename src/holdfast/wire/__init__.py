@@ -1,1 +1,1 @@
-"""Protocols: encoders, decoders and state machines. Pure, no I/O; what they decode is never trusted."""
+"""Protocols: encoders, decoders and state machines. Pure, no I/O; decoded data is never trusted."""

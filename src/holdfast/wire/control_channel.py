@@ -1,8 +1,8 @@
-"""What the host and the shim say to each other about commands (docs/internals/control-channel.md): lines of JSON.
-Pure: no I/O.
+"""The messages between the host and the shim about commands (docs/internals/control-channel.md): lines of JSON. Pure:
+no I/O.
 
-The host encodes requests and decodes replies; the shim, which has to do without this package, has its own code for the
-other half. Bytes, such as a command's arguments and what it reads and writes, are in Base64 wherever they stand.
+The host encodes requests and decodes replies; the shim, which cannot use this package, has its own code for the other
+half. All bytes, such as a command's arguments, input and output, are in Base64.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ VERSION: Final = 2
 MAX_LINE_BYTES: Final = 1 << 20
 """The longest line in either direction, its newline not counted."""
 MAX_ID: Final = (1 << 53) - 1
-"""What every reader of JSON keeps exact."""
+"""Largest integer that every reader of JSON keeps exact."""
 INPUT_WINDOW: Final = 1 << 16
-"""So many bytes of one stream the shim holds for a command that does not read them."""
+"""Number of unread bytes of one stream that the shim keeps for a command."""
 OUTPUT_WINDOW: Final = 1 << 18
 """So much output of one stream the host holds, by `cost`."""
 PIECE_COST: Final = 1 << 8
-"""What a piece of output counts besides its bytes, so that pieces of one byte are no flood."""
+"""The cost of a piece of output besides its bytes, so that pieces of one byte are limited too."""
 
 Stream = Literal["stdout", "stderr"]
 OutputStream = Literal["stdout", "stderr", "terminal"]
@@ -40,12 +40,12 @@ SignalNumber = Annotated[int, msgspec.Meta(ge=1, le=64)]
 
 
 class Terminal(msgspec.Struct, frozen=True, kw_only=True):
-    """The pseudo-terminal that a command is to have."""
+    """The pseudo-terminal for a command."""
 
     rows: int
     columns: int
     streams: tuple[StandardStream, ...]
-    """Those of its standard streams that are the terminal; the others are pipes."""
+    """The standard streams that are the terminal; the others are pipes."""
     foreground: bool
     """Whether its process group has the terminal from the start. Else it stops by SIGTTIN as it reads from it."""
     modes: tuple[int, ...] = ()
@@ -61,14 +61,14 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
     argv: tuple[bytes, ...]
     cwd: bytes
     env: tuple[bytes, ...] = ()
-    """``NAME=VALUE``, besides the variables that the shim itself has."""
+    """``NAME=VALUE``, besides the shim's own variables."""
     stdin: bool = False
     """Whether input comes for it; else it reads an end at once, unless its standard input is the terminal."""
     terminal: Terminal | None = None
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="input"):
-    """A piece for its standard input, or of what is typed at its terminal: as much as the window has room for."""
+    """A piece of its standard input, or of the input at its terminal: as much as fits in the window."""
 
     id: int
     stream: InputStream
@@ -126,7 +126,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="c
 
 
 class RollbackNotify(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="rollback_notify"):
-    """A step was rolled back: what was read of the tree before may be out of date."""
+    """A step was rolled back: content of the tree that was read before may be outdated."""
 
     step_id: int
 
@@ -155,7 +155,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="o
 
 
 class InputTaken(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="input_taken"):
-    """So many bytes of its input the shim holds no more: as many can be sent again."""
+    """The shim has passed on so many bytes of input: as many more can be sent."""
 
     id: CommandId
     stream: InputStream
@@ -177,7 +177,7 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 
 
 class Continued(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="continued"):
-    """It goes on."""
+    """The command continues."""
 
     id: CommandId
 
@@ -189,11 +189,11 @@ class StepCompleted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
     exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)]
     """As a shell says it: 128 and the number of the signal that ended it."""
     output_open: bool = False
-    """Something that it left running still holds its output; what that writes from now on goes nowhere."""
+    """A process left running still has its output open; later output is discarded."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="error"):
-    """A request was not followed: the ``exec`` with this id, or without one, a line that told no id."""
+    """A request was refused: the ``exec`` with this id, or without one, a line without an id."""
 
     code: str
     message: str
@@ -208,9 +208,7 @@ _replies = json_decoder(Reply)
 
 
 def shell_words(command: str) -> tuple[bytes, ...]:
-    """The arguments that have ``sh`` run ``command``, whatever it begins with. Raises `UsageError` if it is no
-    Unicode.
-    """
+    """The arguments for ``sh`` to run ``command``, whatever it begins with. Raises `UsageError` if it is no Unicode."""
     return b"/bin/sh", b"-c", b"--", _encoded(command)
 
 
@@ -252,7 +250,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def decode_reply(line: bytes) -> Reply:
-    """What the shim said in a line without its newline. Raises `FormatError` naming the field."""
+    """Decode a line of the shim without its newline. Raises `FormatError` naming the field."""
     try:
         return _replies.decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -260,13 +258,13 @@ def decode_reply(line: bytes) -> Reply:
 
 
 def cost(output: Output) -> int:
-    """What a piece counts in the window of its stream."""
+    """The cost of a piece in the window of its stream."""
     return len(output.data) + PIECE_COST
 
 
 class Execution:
-    """What the shim may say, and in which order, from an ``exec`` on, and how much of it: one `Failure`, or
-    `StepStarted`, any number of others within the windows, and `StepCompleted`; all with the id of that ``exec``.
+    """The permitted order and amount of the shim's replies after an ``exec``: one `Failure`, or `StepStarted`, any
+    number of others within the windows, and `StepCompleted`; all with the id of that ``exec``.
     """
 
     __slots__ = ("_held", "_id", "_unread", "closed", "is_over", "is_started")
@@ -292,7 +290,7 @@ class Execution:
             self._held[request.stream] -= request.bytes
 
     def accept(self, reply: CommandReply) -> None:
-        """Go on by ``reply``. Raises `FormatError` if it may not be said now."""
+        """Advance by ``reply``. Raises `FormatError` if it is not allowed now."""
         kind = reply.__struct_config__.tag
         begins = isinstance(reply, StepStarted | Failure)
         if reply.id != self._id or self.is_over or begins == self.is_started:

@@ -1,4 +1,4 @@
-"""Cuts a stream of bytes into lines, whatever pieces it arrives in, in bounded memory, and counts their values.
+"""Cuts a stream of bytes, in any pieces, into lines, in bounded memory, and counts their values.
 
 Two bytes of JSON can become hundreds in memory, so values are counted before any of them is made. Nothing here checks
 that a line is JSON (RFC 8259) at all.
@@ -19,7 +19,7 @@ class Lines:
         while (line := lines.take()) is not None:
             ...
 
-    Never holds more than the longest line, and what was fed since `take` last returned None.
+    Never keeps more than the longest line, and the bytes fed since `take` last returned None.
     """
 
     __slots__ = ("_buffer", "_is_skipping", "_most", "_searched")
@@ -29,7 +29,7 @@ class Lines:
         self._most = most
         self._buffer = bytearray()
         self._searched = 0
-        """So many bytes at the beginning hold no newline: each byte is looked at once."""
+        """Number of bytes at the beginning without a newline: each byte is searched once."""
         self._is_skipping = False
 
     def limit(self, most: int) -> None:
@@ -44,7 +44,7 @@ class Lines:
         """The next line without its newline, or None if it has not arrived whole.
 
         Raises `FormatError` (code ``line_too_long``) once for each line that is too long, as soon as that is known; the
-        rest of it is dropped, and what follows its newline is taken as usual.
+        rest of it is dropped, and the data after its newline is processed as usual.
         """
         at = self._buffer.find(b"\n", self._searched)
         if self._is_skipping:
@@ -81,9 +81,9 @@ def has_more_values(text: bytes, most: int) -> bool:
     True for every text that holds more than twice as many, False for every one that holds ``most`` or less, either in
     between. Takes time linear in the length of ``text``, and no memory to speak of.
     """
-    # Every value but the outermost has a part of its own before it: a bracket, a comma, or the name of its member. And
+    # Every value except the outermost has its own part before it: a bracket, a comma, or the name of its member. And
     # there are no more strings and brackets than values, and fewer commas.
     parts = 2 * most
     if sum(map(text.count, (b'"', b",", b"[", b"{"))) < parts:
-        return False  # so few even if none of them stood in a string
+        return False  # so few even if none of them is inside a string
     return sum(1 for _ in islice(_PART.finditer(text), parts + 1)) > parts  # (one is the end)

@@ -1,8 +1,8 @@
-"""What is asked of the process that has a session open: the body of a request, in a frame of `holdfast.ipc.messages`.
+"""Requests to the process that has a session open: the body of a request, in a frame of `holdfast.ipc.messages`.
 
-``{"agent": …, "hook": …, "ask": {"op": …, …}}`` in JSON; the answer is as all are. The caller shows with each request
+``{"agent": …, "hook": …, "ask": {"op": …, …}}`` in JSON, with the usual answers. With each request the caller proves
 that it may write in the home, by a descriptor of the session's lock file, open for writing; or that it belongs to the
-run of a command of the session, and asks for one of `ADDING`. Pure: no I/O.
+run of a command of the session, and sends one of `ADDING`. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SaveRequest(
 
     message: _Text = ""
     automatic: bool = False
-    """Only if something has happened since the last one."""
+    """Only if there were changes since the last one."""
     resting: bool = False
     """Only if no command runs."""
 
@@ -50,7 +50,7 @@ class BranchRequest(
 class RemoveBranchRequest(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="remove_branch", forbid_unknown_fields=True
 ):
-    """Take a branch away. The answer: ``ref``, what it was."""
+    """Remove a branch. The answer: ``ref``, its former target."""
 
     name: _Name
 
@@ -76,7 +76,7 @@ SessionRequest = PingRequest | SaveRequest | BranchRequest | RemoveBranchRequest
 
 
 ADDING = PingRequest | SaveRequest | BranchRequest | ForkRequest
-"""What adds to what is kept, and takes nothing away."""
+"""Requests that add to the saved data, and remove none of it."""
 
 
 class SessionCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -86,9 +86,9 @@ class SessionCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     agent: _Name
     """Who asks. A name, no authentication."""
     hook: Annotated[str, msgspec.Meta(max_length=100)] = ""
-    """What `HOLDFAST_HOOK` says, if the caller is run by a hook."""
+    """The value of `HOLDFAST_HOOK`, if the caller is run by a hook."""
     run: Annotated[str, msgspec.Meta(max_length=100)] = ""
-    """What ``HOLDFAST_RUN`` says, if the caller may not write in the home."""
+    """The value of ``HOLDFAST_RUN``, if the caller may not write in the home."""
 
 
 def encode_call(call: SessionCall) -> bytes:

@@ -1,9 +1,9 @@
-"""What a command and the watcher beside it say to each other, in requests and answers of `holdfast.ipc.messages`.
+"""The messages between a command and its watcher, in requests and answers of `holdfast.ipc.messages`.
 
-The methods are `OPERATIONS`; of ``checkpoint`` the argument is an object with ``kind``, ``label``, ``author``,
-``message``, ``command``, ``full_hash`` and ``prompt`` (null for none). Results travel whole, so that both sides of the
-socket see the same values.
-They are packed by hand: a command that asks a watcher is done before msgspec would be loaded. Pure: no I/O.
+The methods are `OPERATIONS`; the argument of ``checkpoint`` is an object with ``kind``, ``label``, ``author``,
+``message``, ``command``, ``full_hash`` and ``prompt`` (null for none). Results are sent whole, so that both sides of
+the socket see the same values. They are packed by hand: a command that asks a watcher ends before msgspec would be
+loaded. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _T = TypeVar("_T")
 
 
 class WatchCall(NamedTuple):
-    """What a command asks of the watcher."""
+    """A command's request to the watcher."""
 
     operation: str
     request: CheckpointRequest | None = None
-    """Of a ``checkpoint``: what is asked of it."""
+    """The request of a ``checkpoint``."""
 
 
 class WatcherState(NamedTuple):
@@ -49,12 +49,12 @@ class WatcherState(NamedTuple):
     """The workspace's path, as `display` shows it."""
     backend: str
     limits: str | None
-    """What the backend cannot notice."""
+    """The limits of the backend's notice."""
     started_at: int
     """Microseconds since 1970-01-01 UTC."""
     paused: bool
     unsaved: bool
-    """True if something has changed since the last save."""
+    """True if there were changes since the last save."""
     checkpoints: int
     """How many checkpoints it has made by itself."""
     failure: str | None

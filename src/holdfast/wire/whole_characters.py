@@ -12,14 +12,14 @@ class WholeCharacters:
         self._tail = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What can be passed on when ``data`` has come."""
+        """The bytes to pass on after ``data`` has arrived."""
         data = self._tail + data
         cut = len(data) - incomplete_utf8(data)
         self._tail = data[cut:]
         return data[:cut]
 
     def rest(self) -> bytes:
-        """What was held back, at the end of the stream: at most 3 bytes."""
+        """The bytes held back, at the end of the stream: at most 3."""
         tail, self._tail = self._tail, b""
         return tail
 

@@ -1,6 +1,6 @@
 """Decodes the requests that make, remove or move entries of directories.
 
-A request that creates may end with extensions: what the new file is to have from its beginning.
+A request that creates may end with extensions: initial properties of the new file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COUNT: Final = struct.Struct("=I")
 
 
 def decode_extras(header: Header, frame: memoryview) -> Extras:
-    """What the extensions say; each kind may be there once. Raises `FormatError`."""
+    """Decode the extensions; each kind may occur once. Raises `FormatError`."""
     if not header.extension_bytes:
         return NO_EXTRAS
     where = describe_request(header)
@@ -147,7 +147,7 @@ def _mkdir(header: Header, frame: memoryview) -> Body:
 def _create(header: Header, frame: memoryview) -> Body:
     (flags, mode, umask, open_flags), rest = unpack_with(_CREATE, header, frame)
     permissions = _permissions(header, mode, stat.S_IFREG)
-    # The kernel's own name for what has none is "/".
+    # The kernel's own name for a file without one is "/".
     name = b"" if header.opcode == Opcode.TMPFILE else entry_name(header, bytes(rest))
     return request_bodies.Create(
         name, flags, permissions, _umask(header, umask), open_flags, decode_extras(header, frame)

@@ -1,4 +1,4 @@
-"""What several requests have: numbers, names, targets; each checked before it is used."""
+"""Fields common to several requests: numbers, names, targets; each checked before use."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def checked_component(name: bytes, where: str) -> bytes:
 
 
 def checked_target(target: bytes, where: str) -> bytes:
-    """What a symbolic link can hold."""
+    """A valid target of a symbolic link."""
     if not target:
         raise FormatError(f"{where}: an empty target")
     if len(target) > protocol_constants.TARGET_MAX:

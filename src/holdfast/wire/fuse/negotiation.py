@@ -20,7 +20,7 @@ _HALF: Final = (1 << 32) - 1
 _PAGES_WITHOUT_MAX: Final = 32
 """How many pages a request has where that is not negotiated."""
 _REQUEST_ROOM: Final = 4096
-"""For what comes before the data of a write."""
+"""For the bytes before the data of a write."""
 _LARGEST_OTHER: Final = protocol_constants.XATTR_SIZE_MAX + _REQUEST_ROOM
 _DEEPEST_STACK: Final = 2
 """``FILESYSTEM_MAX_STACK_DEPTH``."""
@@ -48,29 +48,27 @@ WANTED: Final = (
     | Init.NO_EXPORT_SUPPORT
     | Init.HAS_RESEND
 )
-"""What a server of this package wants unless it has reasons; docs/internals/fuse-protocol.md has the reason for
-each."""
+"""The default features of servers in this package; docs/internals/fuse-protocol.md gives the reason for each."""
 
 
 class Wishes(NamedTuple):
-    """What a server would have, if the kernel can."""
+    """The features and limits that a server wants, if the kernel supports them."""
 
     flags: Init = WANTED
     max_write: int = 1 << 20
     """Bytes; for reads they are rounded up to whole pages."""
     max_readahead: int = 1 << 20
     max_background: int = 64
-    """So many requests at once that no process waits for, such as readahead; at three quarters of it the kernel slows.
-    """
+    """Limit of requests at a time for which no process waits, such as readahead; at three quarters the kernel slows."""
     stack_depth: int = 1
-    """With `Init.PASSTHROUGH`: how many file systems may lie on each other below; 1 lets overlayfs stand on this one,
-    2 more below this one and none above.
+    """With `Init.PASSTHROUGH`: the number of stacked file systems below; 1 lets overlayfs be mounted on this one, 2
+    allows more below this one and none above.
     """
     page_bytes: int = 4096
 
 
 class Terms(NamedTuple):
-    """What both sides hold to until the next INIT."""
+    """The agreed terms, valid until the next INIT."""
 
     minor: int
     flags: Init
@@ -104,10 +102,10 @@ def decode_offer(frame: memoryview) -> Offer:
 
 
 def negotiate(offer: Offer, wishes: Wishes) -> Terms | None:
-    """What holds from now on. None if the kernel speaks a newer major version: answered with ours
+    """The terms from now on. None if the kernel has a newer major version: after an answer with ours
     (`encode_version`), it sends another INIT, for which this is called again.
 
-    Raises `UnsupportedError` (code ``old_protocol``) for a version that is too old to be served.
+    Raises `UnsupportedError` (code ``old_protocol``) for a version that is too old.
     """
     if offer.major > protocol_constants.MAJOR:
         return None

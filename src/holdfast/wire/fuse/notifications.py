@@ -1,8 +1,8 @@
-"""Encodes notifications: what a server tells the kernel without having been asked.
+"""Encodes notifications: messages to the kernel that are no replies.
 
 Each is one message, written to the device like a reply. The kernel may wait for locks that a request holds before the
-write returns: never send one from a thread that requests wait for, but `invalidate_inode` without content. ENOENT from
-the write says that the kernel did not know the node or the name, which is as good.
+write returns: never send one from a thread for which requests wait, except `invalidate_inode` without content. ENOENT
+from the write means that the kernel does not know the node or the name, which is as good.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ _POLL: Final = struct.Struct("=IiQ" + "Q")
 _PRUNE: Final = struct.Struct("=IiQ" + "I12x")
 
 PRUNE_MOST: Final = 512
-"""So many nodes in one notification."""
+"""Limit of nodes in one notification."""
 
 
 def invalidate_inode(node: int, offset: int = -1, length: int = 0) -> bytes:
-    """Forget the attributes; and of the content ``length`` bytes (0: all) from ``offset``, nothing if that is below 0.
+    """Forget the attributes, and ``length`` bytes (0: all) of the content from ``offset``, none if that is below 0.
 
-    With content, what programs wrote to the cache is written back first, which this waits for; without, it waits for
-    nothing.
+    With content, this waits until dirty pages of the cache are written back; without, it never waits.
     """
     return _INODE.pack(_INODE.size, Notice.INVAL_INODE, 0, node, offset, length)
 
 
 def invalidate_entry(parent: int, name: bytes, *, expire_only: bool = False) -> bytes:
-    """Forget where a name leads, and everything below it. With ``expire_only`` (if `Init.HAS_EXPIRE_ONLY` was agreed)
-    look it up again at the next use, and leave mounts and what is open below as they are.
+    """Forget a name, and everything below it. With ``expire_only`` (if `Init.HAS_EXPIRE_ONLY` was agreed) look it up
+    again at the next use, and leave mounts and open files below unchanged.
     """
     flags = EXPIRE_ONLY if expire_only else 0
     size = _ENTRY.size + len(name) + 1
@@ -47,8 +46,8 @@ def invalidate_entry(parent: int, name: bytes, *, expire_only: bool = False) -> 
 
 
 def delete(parent: int, child: int, name: bytes) -> bytes:
-    """The name is gone: as `invalidate_entry`, and who watches the directory is told. Nothing if it leads
-    elsewhere than to ``child`` by now.
+    """The name is gone: as `invalidate_entry`, and watchers of the directory are told. No effect if it belongs to
+    another node than ``child`` by now.
     """
     size = _DELETE.size + len(name) + 1
     return _DELETE.pack(size, Notice.DELETE, 0, parent, child, len(name)) + name + b"\0"
@@ -61,8 +60,8 @@ def store(node: int, offset: int, content: bytes | memoryview) -> Sequence[bytes
 
 
 def retrieve(unique: int, node: int, offset: int, size: int) -> bytes:
-    """Ask what the page cache holds: answered by a NOTIFY_REPLY with this ``unique``, from ``offset`` as far as there
-    is something.
+    """Ask for the content of the page cache: answered by a NOTIFY_REPLY with this ``unique``, from ``offset`` as far as
+    it is cached.
     """
     return _RETRIEVE.pack(_RETRIEVE.size, Notice.RETRIEVE, 0, unique, node, offset, size)
 
@@ -73,7 +72,7 @@ def resend() -> bytes:
 
 
 def wake(waker: int) -> bytes:
-    """Something has happened that a POLL with this waker asked about: it polls again."""
+    """An event for a POLL with this waker has happened: the kernel polls again."""
     return _POLL.pack(_POLL.size, Notice.POLL, 0, waker)
 
 

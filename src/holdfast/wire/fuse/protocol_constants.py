@@ -21,7 +21,7 @@ XATTR_SIZE_MAX: Final = 1 << 16
 """The longest value, and the longest list of names."""
 OFFSET_MAX: Final = (1 << 63) - 1
 NO_ID: Final = (1 << 32) - 1
-"""A user or group that cannot be told, or is not to be changed."""
+"""An unknown user or group, or one that stays unchanged."""
 
 MIN_READ_BUFFER: Final = 8192
 RESEND_BIT: Final = 1 << 63
@@ -29,7 +29,7 @@ RESEND_BIT: Final = 1 << 63
 
 
 class Opcode(IntEnum):
-    """What is asked for."""
+    """The kinds of requests."""
 
     LOOKUP = 1
     FORGET = 2
@@ -85,12 +85,13 @@ class Opcode(IntEnum):
 
 
 UNANSWERED: Final = frozenset({Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.NOTIFY_REPLY, Opcode.INTERRUPT})
-"""No process waits for a reply to these. (INTERRUPT alone may have one: EAGAIN to be told again, ENOSYS never to be.)
+"""No process waits for a reply to these. (Only INTERRUPT may have one: EAGAIN asks for a repetition, ENOSYS for no more
+of them.)
 """
 
 
 class Notice(IntEnum):
-    """What a notification says, in the place of a reply's error."""
+    """The kinds of notifications, in the place of a reply's error."""
 
     POLL = 1
     INVAL_INODE = 2
@@ -104,7 +105,7 @@ class Notice(IntEnum):
 
 
 class Init(IntFlag):
-    """What is offered and taken in INIT. The upper half travels in a field of its own."""
+    """Features offered and accepted in INIT. The upper half is in a separate field."""
 
     ASYNC_READ = 1 << 0
     POSIX_LOCKS = 1 << 1
@@ -164,7 +165,7 @@ FATTR_LOCKOWNER: Final = 1 << 9
 FATTR_CTIME: Final = 1 << 10
 FATTR_KILL_SUIDGID: Final = 1 << 11
 
-# What OPEN, CREATE, TMPFILE and OPENDIR are answered with.
+# Flags in the answers to OPEN, CREATE, TMPFILE and OPENDIR.
 FOPEN_DIRECT_IO: Final = 1 << 0
 FOPEN_KEEP_CACHE: Final = 1 << 1
 FOPEN_NONSEEKABLE: Final = 1 << 2
@@ -179,7 +180,7 @@ GETATTR_FH: Final = 1 << 0
 OPEN_KILL_SUIDGID: Final = 1 << 0
 READ_LOCKOWNER: Final = 1 << 1
 WRITE_CACHE: Final = 1 << 0
-"""Written back from the page cache: neither the process nor the handle need be those that wrote."""
+"""Written back from the page cache: neither the process nor the handle need be those of the writer."""
 WRITE_LOCKOWNER: Final = 1 << 1
 WRITE_KILL_SUIDGID: Final = 1 << 2
 RELEASE_FLUSH: Final = 1 << 0
@@ -193,12 +194,12 @@ RENAME_NOREPLACE: Final = 1 << 0
 RENAME_EXCHANGE: Final = 1 << 1
 RENAME_WHITEOUT: Final = 1 << 2
 
-# In attributes: what the kernel is to know of a file besides.
+# In attributes: further properties of a file for the kernel.
 ATTR_SUBMOUNT: Final = 1 << 0
 ATTR_DAX: Final = 1 << 1
 
 EXPIRE_ONLY: Final = 1 << 0
-"""INVAL_ENTRY: ask again at the next lookup, instead of dropping the name and what is below it at once."""
+"""INVAL_ENTRY: ask again at the next lookup, instead of dropping the name and everything below it at once."""
 
 MAX_SECURITY_CONTEXTS: Final = 31
 """An extension's type, up to here, is a number of security contexts."""

@@ -41,7 +41,7 @@ _NO_ERRNO: Final = 512
 
 
 class Validity(NamedTuple):
-    """How long the kernel may remember something."""
+    """How long the kernel may cache an answer."""
 
     seconds: int
     nanoseconds: int = 0
@@ -53,7 +53,7 @@ FOREVER: Final = Validity((1 << 32) - 1)
 
 
 class Attributes(NamedTuple):
-    """``struct fuse_attr``, in its order. Times are seconds since 1970, and nanoseconds besides."""
+    """``struct fuse_attr``, in its order. Times are seconds since 1970, with separate nanoseconds."""
 
     inode: int
     size: int
@@ -82,7 +82,7 @@ _new_attributes: Final = cast(
 
 
 class NodeEntry(NamedTuple):
-    """What a name leads to. Who is told it has looked it up once more."""
+    """The node under a name. A reply with it counts as one more lookup by the kernel."""
 
     node: int
     attributes: Attributes
@@ -96,7 +96,7 @@ new_entry: Final = cast(
     "Callable[[type[NodeEntry], tuple[int, Attributes, Validity, Validity, int]], NodeEntry]",
     tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
 )
-"""Its constructor, without what one in Python costs for each name."""
+"""Its constructor, which saves the cost of one in Python for each name."""
 
 
 class OpenedFile(NamedTuple):
@@ -132,7 +132,7 @@ class StatX(NamedTuple):
 
 
 def attributes(status: os.stat_result, *, inode: int | None = None, links: int | None = None) -> Attributes:
-    """What `os.stat` said, with another inode number or count of links if they are given."""
+    """The attributes from `os.stat`, with another inode number or count of links if given."""
     atime_ns, mtime_ns, ctime_ns = status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns
     return _new_attributes(
         Attributes,
@@ -150,7 +150,7 @@ def attributes(status: os.stat_result, *, inode: int | None = None, links: int |
             status.st_nlink if links is None else links,
             status.st_uid,
             status.st_gid,
-            status.st_rdev & 0xFFFFFFFF,  # as the kernel packs a device, wherever its numbers fit
+            status.st_rdev & 0xFFFFFFFF,  # as the kernel packs a device, if its numbers fit
             status.st_blksize,
             0,
         ),
@@ -158,9 +158,9 @@ def attributes(status: os.stat_result, *, inode: int | None = None, links: int |
 
 
 def error(unique: int, number: int) -> bytes:
-    """The request failed with this errno. (Of a lookup, ENOENT; `negative` is the same, to be remembered.)
+    """The request failed with this errno. (ENOENT for a lookup; `negative` is the same, to be cached.)
 
-    What the kernel takes for no errno becomes EIO: it would refuse the reply, and the caller would wait for ever.
+    A number that is no errno for the kernel becomes EIO: it would refuse the reply, and the caller would wait for ever.
     """
     if not 0 < number < _NO_ERRNO:
         number = errno.EIO
@@ -173,7 +173,7 @@ def done(unique: int) -> bytes:
 
 
 def data(unique: int, *pieces: bytes | bytearray | memoryview) -> Sequence[bytes | bytearray | memoryview]:
-    """What was read: of a file, a directory, a link or an attribute. The pieces follow each other."""
+    """The content read from a file, directory, link or attribute. The pieces follow each other."""
     return (_HEAD.pack(HEAD_BYTES + sum(map(len, pieces)), 0, unique), *pieces)
 
 
@@ -230,17 +230,17 @@ def _checked(handle: OpenedFile) -> OpenedFile:
 
 
 def written(unique: int, count: int) -> bytes:
-    """WRITE, COPY_FILE_RANGE: so many bytes."""
+    """WRITE, COPY_FILE_RANGE: the number of bytes."""
     return _U32.pack(_U32.size, 0, unique, count)
 
 
 def copied(unique: int, count: int) -> bytes:
-    """COPY_FILE_RANGE_64: so many bytes."""
+    """COPY_FILE_RANGE_64: the number of bytes."""
     return _U64.pack(_U64.size, 0, unique, count)
 
 
 def size(unique: int, count: int) -> bytes:
-    """GETXATTR, LISTXATTR with size 0: so many bytes there are."""
+    """GETXATTR, LISTXATTR with size 0: the size in bytes."""
     return _U32.pack(_U32.size, 0, unique, count)
 
 
@@ -262,12 +262,12 @@ def statfs(unique: int, status: os.statvfs_result) -> bytes:
 
 
 def lock(unique: int, kind: int, start: int = 0, end: int = 0, pid: int = 0) -> bytes:
-    """GETLK: the lock that is in the way; F_UNLCK if none is."""
+    """GETLK: the conflicting lock; F_UNLCK if there is none."""
     return _LOCK.pack(_LOCK.size, 0, unique, start, end, kind, pid)
 
 
 def ready(unique: int, events: int) -> bytes:
-    """POLL: what is so of what was asked."""
+    """POLL: the true events among those asked for."""
     return _U32.pack(_U32.size, 0, unique, events)
 
 
@@ -282,12 +282,12 @@ def block(unique: int, number: int) -> bytes:
 
 
 def again(unique: int) -> bytes:
-    """INTERRUPT of a request that has not come yet: to be told again."""
+    """INTERRUPT of a request that has not arrived yet: ask for a repetition."""
     return error(unique, errno.EAGAIN)
 
 
 def no_ioctl(unique: int) -> bytes:
-    """IOCTL: refused, as by every file that has none of this command."""
+    """IOCTL: refused, as by every file without this command."""
     return error(unique, errno.ENOTTY)
 
 
@@ -301,12 +301,12 @@ _TYPE_SHIFT: Final = 12
 
 
 class DirectoryListing:
-    """The entries from one offset on, never larger than was asked for: the answer to READDIR and READDIRPLUS.
-    ``offset`` of an entry is where the *next* one is: with it a READDIR goes on, also long after, so it has to mean the
-    same place whatever was removed meanwhile.
+    """The entries from one offset on, never larger than requested: the answer to READDIR and READDIRPLUS. ``offset`` of
+    an entry is the place of the *next* one: a READDIR continues there, even much later, so it must mean the same place
+    even if entries were removed meanwhile.
 
-    Each `add` says whether there was room; if not, what was added is all of this reply. An empty reply is the end of
-    the directory, so that an entry has to fit when nothing is in there: the kernel asks for a page or more.
+    Each `add` returns whether the entry fitted; if not, the reply is complete. An empty reply is the end of the
+    directory, so the first entry must fit: the kernel asks for a page or more.
     """
 
     __slots__ = ("_data", "_size")
@@ -318,11 +318,11 @@ class DirectoryListing:
 
     @property
     def data(self) -> bytearray:
-        """What to answer with; its own, not a copy."""
+        """The data of the answer; not a copy."""
         return self._data
 
     def fits(self, name: bytes, *, plus: bool) -> bool:
-        """Whether there is room for this name: to be asked before a lookup is counted."""
+        """Whether this name fits: call this before a lookup is counted."""
         count = (_PLUS if plus else _DIRENT).size + len(name)
         return len(self._data) + count + -count % 8 <= self._size
 

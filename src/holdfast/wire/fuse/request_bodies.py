@@ -1,7 +1,7 @@
-"""What requests say, by kind of body. The opcode is in the header; some share a body.
+"""The content of requests, by kind of body. The opcode is in the header; some share a body.
 
-``bytes`` are copies; a `memoryview` shows the frame itself, and is good until that is used for something else. A handle
-or an owner of locks is None where the request has none.
+``bytes`` are copies; a `memoryview` shows the frame itself, and is valid until that is reused. A handle or an owner of
+locks is None where the request has none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Header(NamedTuple):
-    """What every request begins with."""
+    """The beginning of every request."""
 
     opcode: int
     """An `Opcode`, or one that is newer than those."""
@@ -23,7 +23,7 @@ class Header(NamedTuple):
     """Names the request in its reply. With `RESEND_BIT` it may have come before."""
     node: int
     uid: int
-    """Of the caller's file system credentials; `NO_ID` if they cannot be told."""
+    """User id of the caller's file system credentials; `NO_ID` if unknown."""
     gid: int
     pid: int
     """Of the calling *thread*; 0 where no process of this namespace calls."""
@@ -86,7 +86,7 @@ class SetAttr(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What goes with a creation, if that was agreed upon."""
+    """The extensions of a creation, if they were agreed upon."""
 
     contexts: tuple[tuple[bytes, bytes], ...] = ()
     """Security attributes, name and value, that it has from its beginning."""
@@ -145,7 +145,7 @@ class Rename(NamedTuple):
 
 
 class Link(NamedTuple):
-    """LINK: ``node`` is to have another name, in the header's node."""
+    """LINK: give ``node`` another name, in the header's node."""
 
     node: int
     name: bytes
@@ -212,7 +212,7 @@ class SetXattr(NamedTuple):
 
 
 class GetXattr(NamedTuple):
-    """GETXATTR, and LISTXATTR with an empty name. With ``size`` 0 only the length is asked for."""
+    """GETXATTR, and LISTXATTR with an empty name. With ``size`` 0 only the length is wanted."""
 
     name: bytes
     size: int
@@ -237,7 +237,7 @@ class Access(NamedTuple):
 
 
 class Interrupt(NamedTuple):
-    """INTERRUPT: the caller of that request no longer wants to wait. It may be answered, or not have come yet."""
+    """INTERRUPT: the caller of that request no longer waits. It may be answered already, or not have arrived yet."""
 
     unique: int
 
@@ -261,7 +261,7 @@ class Ioctl(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """POLL: what of ``events`` is so? ``waker`` is to be named by a notification if that was asked for."""
+    """POLL: which of ``events`` are true? ``waker`` is for a notification, if one was requested."""
 
     handle: int
     waker: int

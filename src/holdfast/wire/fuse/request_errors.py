@@ -1,4 +1,4 @@
-"""How what is wrong with a request is said: as a `FormatError` here, and to the kernel as an errno."""
+"""Errors of a request: as a `FormatError` here, and as an errno for the kernel."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ _ERRNOS: Final = {
 
 
 def errno_of(error: HoldfastError) -> int:
-    """What to answer a request with that this package has raised ``error`` for."""
+    """The errno to answer a request with after this package has raised ``error`` for it."""
     return _ERRNOS.get(error.code, errno.EIO)

@@ -1,4 +1,4 @@
-"""Decodes requests. A frame is one message of the kernel, whole: it has no other framing than its own length.
+"""Decodes requests. A frame is one whole message of the kernel: its only framing is its own length.
 
 ::
 
@@ -8,9 +8,9 @@
     except FormatError as error:            # wrong: this request alone fails
         reply = replies.error(header.unique, errno_of(error))
 
-Decoding costs a few microseconds, and at most about ten times the memory of the frame (a long BATCH_FORGET). What it
-returns holds names that are names, numbers that the system's calls take, and sizes that were agreed upon; that nodes
-and handles exist is for `node_table`.
+Decoding costs a few microseconds, and at most about ten times the memory of the frame (a long BATCH_FORGET). The result
+has valid names, numbers in the range of system calls, and sizes within the agreed limits; `node_table` checks that
+nodes and handles exist.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ _KNOWN_ATTRIBUTES: Final = (protocol_constants.FATTR_KILL_SUIDGID << 1) - 1
 _CREATING: Final = os.O_CREAT | os.O_TMPFILE & ~os.O_DIRECTORY
 _IOCTL_MOST: Final = 1 << 16
 _COPY_MOST: Final = 0x7FFFF000
-"""What one call copies at most, and the old reply can say."""
+"""The most that one call copies, and that the old reply can express."""
 
 
 def decode_header(frame: memoryview) -> Header:
-    """What ``frame`` begins with. Raises `FormatError` if that cannot be, or the frame is not as long as it says."""
+    """The header of ``frame``. Raises `FormatError` if it is impossible, or its length differs from the frame's."""
     if len(frame) < HEADER_BYTES:
         raise FormatError(f"header: {len(frame)} bytes are too few")
     length, opcode, unique, node, uid, gid, pid, extensions = _HEADER.unpack_from(frame)
@@ -118,7 +118,7 @@ class Decoder:
         }
 
     def decode(self, header: Header, frame: memoryview) -> Body:
-        """What the request says. Raises `FormatError`: the message says where, the code what to answer (`errno_of`)."""
+        """The body of the request. Raises `FormatError`: its message says where, its code the answer (`errno_of`)."""
         decode = self._decoders.get(header.opcode)
         if decode is None:
             raise FormatError(f"opcode: {header.opcode} is none that is known", code=UNKNOWN_OPCODE)
@@ -173,7 +173,7 @@ class Decoder:
 
 
 def _numbers(layout: struct.Struct, make: Callable[..., Body]) -> Decode:
-    """Decodes what has nothing but numbers, any of which may be."""
+    """Decodes a body of only numbers, without limits on them."""
 
     def decode(header: Header, frame: memoryview) -> Body:
         return make(*unpack(layout, header, frame))

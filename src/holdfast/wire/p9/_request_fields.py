@@ -1,4 +1,4 @@
-"""What several requests have: numbers, names, targets; each checked before it is used."""
+"""Fields common to several requests: numbers, names, targets; each checked before use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def unpack(layout: struct.Struct, header: Header, frame: memoryview) -> tuple[in
 
 
 def unpack_at(layout: struct.Struct, header: Header, frame: memoryview, at: int) -> tuple[int, ...]:
-    """The numbers from ``at`` on, whatever follows."""
+    """The numbers from ``at`` on, with any data after them."""
     if len(frame) < at + layout.size:
         raise FormatError(f"{describe_request(header)}: cut off after {len(frame)} bytes")
     return layout.unpack_from(frame, at)
@@ -60,7 +60,7 @@ def string_at(header: Header, frame: memoryview, at: int) -> tuple[bytes, int]:
 
 
 def check_end(header: Header, frame: memoryview, at: int) -> None:
-    """Raises `FormatError` if something follows."""
+    """Raises `FormatError` if more data follows."""
     if len(frame) != at:
         raise FormatError(f"{describe_request(header)}: {len(frame) - at} bytes too many")
 
@@ -82,7 +82,7 @@ def checked_component(header: Header, name: bytes) -> bytes:
 
 
 def checked_target(header: Header, target: bytes) -> bytes:
-    """What a symbolic link can hold."""
+    """A valid target of a symbolic link."""
     if not target or b"\0" in target:
         raise FormatError(f"{describe_request(header)}: the target {target[:_SHOWN]!r} is none")
     if len(target) > TARGET_MAX:
@@ -107,7 +107,7 @@ def checked_text(header: Header, text: bytes, most: int) -> bytes:
 
 
 def checked_new_fid(header: Header, fid: int) -> int:
-    """A number that a client can give to something."""
+    """A number that a client can give to a new fid."""
     if fid == NO_FID:
         raise FormatError(f"{describe_request(header)}: NOFID is no fid", code=BAD_FID)
     return fid

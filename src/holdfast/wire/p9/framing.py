@@ -18,7 +18,7 @@ HEADER: Final = struct.Struct("<IBH")
 
 
 class Header(NamedTuple):
-    """What every message begins with, besides its size."""
+    """The beginning of every message, without its size."""
 
     type: int
     tag: int
@@ -39,9 +39,9 @@ def decode_header(frame: memoryview) -> Header:
 class FrameSplitter:
     """Cuts the bytes of a stream into messages, each at most `limit` bytes.
 
-    `limit` may be set between two messages, as Tversion has it: it counts for the next one, also if its bytes are here
-    already. A message that is whole in what was read is shown there, without a copy; one in several pieces is put
-    together once. At most `limit` bytes are held, and less than twice as many allocated.
+    `limit` may be set between two messages, by Tversion: it applies to the next one, even if its bytes are here
+    already. A message that is whole in the data is returned as a view, without a copy; one in several pieces is joined
+    once. At most `limit` bytes are kept, and less than twice as many allocated.
     """
 
     __slots__ = ("_failure", "_part", "_size", "limit")
@@ -58,17 +58,17 @@ class FrameSplitter:
         return len(self._part)
 
     def split(self, data: bytes) -> Iterator[memoryview]:
-        """The messages that ``data`` ends; take all of them before the next call. Each is the caller's to keep.
+        """The messages completed by ``data``; take all of them before the next call. The caller may keep them.
 
-        Raises `FormatError` (code ``bad_frame``) at a size that cannot be, then and ever after: there is no way to
-        tell where the next message begins.
+        Raises `FormatError` (code ``bad_frame``) at an impossible size, then and ever after: the beginning of the next
+        message is unknown.
         """
         if self._failure is not None:
             raise self._failure
         rest = memoryview(data)
         while rest:
             if self._part:
-                # (The size is known once there are four bytes; until then one can be waited for.)
+                # (The size is known after four bytes; until then one more can be waited for.)
                 wanted = (self._size or _SIZE.size) - len(self._part)
                 self._part += rest[:wanted]
                 rest = rest[wanted:]

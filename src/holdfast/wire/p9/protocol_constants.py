@@ -19,16 +19,16 @@ NO_ID: Final = (1 << 32) - 1
 
 HEADER_BYTES: Final = 7
 DATA_HEADER_BYTES: Final = 11
-"""What Rread and Rreaddir have before their data: the header, and how many bytes follow."""
+"""Size of Rread and Rreaddir before their data: the header, and the number of bytes that follow."""
 WRITE_HEADER_BYTES: Final = 23
 IO_HEADER_BYTES: Final = 24
-"""What clients subtract from ``msize`` to get the most data of one message (``P9_IOHDRSZ``)."""
+"""Clients subtract this from ``msize`` to get the most data of one message (``P9_IOHDRSZ``)."""
 FIRST_FRAME_BYTES: Final = 8192
 """The longest message before a version is agreed upon."""
 SMALLEST_MSIZE: Final = 4096
-"""Linux takes no smaller one; every message without data fits except the longest paths."""
+"""Linux accepts no smaller one; every message without data fits except the longest paths."""
 LARGEST_MSIZE: Final = 1 << 20
-"""What Linux uses at most over a socket."""
+"""Largest size that Linux uses over a socket."""
 
 NAMES_MAX: Final = 16
 """The most components of one Twalk."""
@@ -129,7 +129,7 @@ class LockStatus(IntEnum):
 
     SUCCESS = 0
     BLOCKED = 1
-    """Another lock is in the way. A client that waits asks again."""
+    """Another lock conflicts. A client that waits asks again."""
     ERROR = 2
     GRACE = 3
 
@@ -147,8 +147,8 @@ OPEN_FLAGS: Final = (
     (0o1000000, os.O_NOATIME),
     (0o4000000, os.O_SYNC),
 )
-"""Flags of Tlopen and Tlcreate, and this system's for them. The wire has those of x86 whatever the machine; on ARM
-``O_DIRECTORY`` is another.
+"""Flags of Tlopen and Tlcreate, with those of this system. The protocol uses those of x86 on every machine; on ARM
+``O_DIRECTORY`` differs.
 """
 OPEN_IGNORED: Final = 0o400 | 0o20000 | 0o40000 | 0o100000 | 0o2000000
 """NOCTTY, FASYNC, LARGEFILE, CLOEXEC are the client's own affair, or so anyway. DIRECT would demand buffers here that

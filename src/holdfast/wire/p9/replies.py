@@ -47,12 +47,12 @@ _QID_TYPES: Final = {stat.S_IFDIR: protocol_constants.QT_DIRECTORY, stat.S_IFLNK
 _TYPE_SHIFT: Final = 12
 """From a mode to ``DT_*``."""
 _FS_MAGIC: Final = 0x01021997
-"""What statfs(2) shows as the type of a file system; Linux passes it on."""
+"""The type of a file system in statfs(2); Linux passes it on."""
 
 
 class Qid(NamedTuple):
-    """What tells an object from all others: ``path`` alone does, for as long as the server runs. Linux makes the inode
-    number of it. ``version`` changes with the content, or is always 0, which means that nothing is known.
+    """Identifies an object: ``path`` alone is unique while the server runs. Linux makes the inode number of it.
+    ``version`` changes with the content, or is always 0 for unknown.
     """
 
     type: int
@@ -90,7 +90,7 @@ def qid(mode: int, path: int, version: int = 0) -> Qid:
 
 
 def attributes(status: os.stat_result, *, links: int | None = None) -> Attributes:
-    """What `os.stat` said, with another count of links if that is given."""
+    """The attributes from `os.stat`, with another count of links if given."""
     return Attributes(
         status.st_mode,
         status.st_uid,
@@ -133,8 +133,8 @@ def found(tag: int, kind: int, object_qid: Qid) -> bytes:
 
 
 def walked(tag: int, qids: Sequence[Qid]) -> bytes:
-    """WALK: what each name led to; if fewer than were asked for, the next one leads to nothing, and the new fid is
-    none. (If the first one does not, the answer is an error.)
+    """WALK: the qid for each name; if fewer than requested, the next name does not exist, and the new fid is not made.
+    (If the first does not exist, the answer is an error.)
     """
     count = len(qids)
     numbers: list[int] = []
@@ -181,7 +181,7 @@ def attr(tag: int, object_qid: Qid, has: Attributes) -> bytes:
 
 
 def statfs(tag: int, status: os.statvfs_result) -> bytes:
-    """STATFS, from what `os.statvfs` said. 9P has one size of a block, the one that blocks are counted in."""
+    """STATFS, from `os.statvfs`. 9P has one size of a block, the unit in which blocks are counted."""
     return _STATFS.pack(
         _STATFS.size,
         Type.STATFS + 1,
@@ -199,18 +199,18 @@ def statfs(tag: int, status: os.statvfs_result) -> bytes:
 
 
 def attribute(tag: int, size: int) -> bytes:
-    """XATTRWALK: so many bytes can be read."""
+    """XATTRWALK: the number of bytes that can be read."""
     return _U64.pack(_U64.size, Type.XATTRWALK + 1, tag, size)
 
 
 def data(tag: int, kind: int, *pieces: bytes | bytearray | memoryview) -> tuple[bytes | bytearray | memoryview, ...]:
-    """READ, READDIR: what was read, in pieces that follow each other. None at all is the end."""
+    """READ, READDIR: the data, in pieces that follow each other. No piece means the end."""
     count = sum(map(len, pieces))
     return (_U32.pack(_U32.size + count, kind + 1, tag, count), *pieces)
 
 
 def written(tag: int, count: int) -> bytes:
-    """WRITE: so many bytes."""
+    """WRITE: the number of bytes."""
     return _U32.pack(_U32.size, Type.WRITE + 1, tag, count)
 
 
@@ -220,19 +220,19 @@ def locked(tag: int, status: int) -> bytes:
 
 
 def lock(tag: int, kind: int, start: int = 0, end: int = OFFSET_MAX, process: int = 0, client: bytes = b"") -> bytes:
-    """GETLOCK: the lock that is in the way; F_UNLCK if none is. Kind and range as in `request_bodies.Lock`."""
+    """GETLOCK: the conflicting lock; F_UNLCK if there is none. Kind and range as in `request_bodies.Lock`."""
     length = 0 if end >= OFFSET_MAX else end - start + 1
     size = _GETLOCK.size + len(client)
     return _GETLOCK.pack(size, Type.GETLOCK + 1, tag, _LOCK_TYPES[kind], start, length, process, len(client)) + client
 
 
 class DirectoryListing:
-    """The entries from one offset on, never larger than was asked for: the answer to READDIR. ``offset`` of an entry is
-    where the *next* one is: with it a READDIR goes on, also long after, so it has to mean the same place whatever was
-    removed meanwhile; from 1 to 2⁶³ − 1.
+    """The entries from one offset on, never larger than requested: the answer to READDIR. ``offset`` of an entry is the
+    place of the *next* one: a READDIR continues there, even much later, so it must mean the same place even if entries
+    were removed meanwhile; from 1 to 2⁶³ − 1.
 
-    Each `add` says whether there was room; if not, what was added is all of this reply. An empty reply is the end of
-    the directory; a request leaves room for one entry at least.
+    Each `add` returns whether the entry fitted; if not, the reply is complete. An empty reply is the end of the
+    directory; a request has room for at least one entry.
     """
 
     __slots__ = ("_data", "_size")
@@ -244,7 +244,7 @@ class DirectoryListing:
 
     @property
     def data(self) -> bytearray:
-        """What to answer with; its own, not a copy."""
+        """The data of the answer; not a copy."""
         return self._data
 
     def add(self, name: bytes, object_qid: Qid, mode: int, offset: int) -> bool:

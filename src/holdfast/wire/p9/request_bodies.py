@@ -1,7 +1,7 @@
-"""What requests say, by kind of body. Type and tag are in the header; some types share a body.
+"""The content of requests, by kind of body. Type and tag are in the header; some types share a body.
 
-``bytes`` are copies; a `memoryview` shows the message itself. The first number is the fid that the request is about,
-or, in `Auth` and `Attach`, the one that is to be. A group is the one of the process that creates.
+``bytes`` are copies; a `memoryview` shows the message itself. The first number is the fid of the request, or, in `Auth`
+and `Attach`, the new one. A group is that of the process that creates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Version(NamedTuple):
 
 
 class Auth(NamedTuple):
-    """AUTH: a conversation by ``auth_fid`` is to show who the user is. ``uid`` is None if only the name is given."""
+    """AUTH: a conversation by ``auth_fid`` will authenticate the user. ``uid`` is None if only the name is given."""
 
     auth_fid: int
     user: bytes
@@ -26,7 +26,7 @@ class Auth(NamedTuple):
 
 
 class Attach(NamedTuple):
-    """ATTACH: ``fid`` is to be the root of ``tree``, for this user; ``auth_fid`` is None without authentication."""
+    """ATTACH: ``fid`` becomes the root of ``tree``, for this user; ``auth_fid`` is None without authentication."""
 
     fid: int
     auth_fid: int | None
@@ -42,7 +42,7 @@ class Flush(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """WALK: ``new_fid`` is to be what the names lead to from ``fid``, which may be the same. ``..`` may be a name."""
+    """WALK: ``new_fid`` becomes the object at the names from ``fid``, which may be the same. ``..`` may be a name."""
 
     fid: int
     new_fid: int
@@ -113,7 +113,7 @@ class Link(NamedTuple):
 
 
 class Rename(NamedTuple):
-    """RENAME: what ``fid`` is gets this name in ``directory_fid`` instead of its own."""
+    """RENAME: give the object of ``fid`` this name in ``directory_fid`` in place of its own."""
 
     fid: int
     directory_fid: int
@@ -145,8 +145,8 @@ class GetAttr(NamedTuple):
 
 
 class SetAttr(NamedTuple):
-    """SETATTR: a field that `valid` (``SETATTR_*``) does not name is 0 and to be left as it is. A time that `valid`
-    names is None if it is to be the server's own. SETATTR_CTIME comes with every change and asks for nothing more.
+    """SETATTR: a field that is not in `valid` (``SETATTR_*``) is 0 and stays unchanged. A time in `valid` is None for
+    the server's present time. SETATTR_CTIME comes with every change and asks for nothing more.
     """
 
     fid: int
@@ -160,7 +160,7 @@ class SetAttr(NamedTuple):
 
 
 class XattrWalk(NamedTuple):
-    """XATTRWALK: ``new_fid`` is to be read as the attribute of this name, or with an empty one as the list of names,
+    """XATTRWALK: ``new_fid`` becomes readable as the attribute of this name, or with an empty one as the list of names,
     each with a NUL after it.
     """
 
@@ -207,8 +207,8 @@ class Sync(NamedTuple):
 class Lock(NamedTuple):
     """LOCK, GETLOCK. ``end`` is included; ``kind`` as in fcntl(2); ``client`` and ``process`` together own the lock.
 
-    GETLOCK never has F_UNLCK as its kind. Linux asks so, whatever lock is meant; that is decoded as F_WRLCK, which
-    every other lock is in the way of.
+    GETLOCK never has F_UNLCK as its kind. Linux sends that for any kind of lock; it is decoded as F_WRLCK, which
+    conflicts with every other lock.
     """
 
     fid: int

@@ -35,5 +35,5 @@ _ERRNOS: Final = {
 
 
 def errno_of(error: HoldfastError) -> int:
-    """What to answer a request with that this package has raised ``error`` for."""
+    """The errno to answer a request with after this package has raised ``error`` for it."""
     return _ERRNOS.get(error.code, errno.EIO)

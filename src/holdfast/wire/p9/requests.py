@@ -8,8 +8,8 @@
     except FormatError as error:            # wrong: this request alone fails
         reply = replies.error(header.tag, errno_of(error))
 
-What this returns holds names that are names, numbers that the system's calls take, and sizes within ``msize``. Whether
-tags and fids may be used is for `session`, which calls this. Memory: what the message has, once more at most.
+The result has valid names, numbers in the range of system calls, and sizes within ``msize``. `session`, which calls
+this, checks whether tags and fids may be used. Memory: at most the size of the message once more.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Decoder:
         self._decoders: dict[int, Decode] = _DECODERS | {Type.READ: self._read, Type.READDIR: self._read}
 
     def decode(self, header: Header, frame: memoryview) -> Body:
-        """What the request says. Raises `FormatError`: the message says where, the code what to answer (`errno_of`)."""
+        """The body of the request. Raises `FormatError`: its message says where, its code the answer (`errno_of`)."""
         decode = self._decoders.get(header.type)
         if decode is None:
             raise FormatError(f"type: {header.type} is none that is known", code=UNKNOWN_TYPE)
@@ -174,7 +174,7 @@ def _flags(header: Header, flags: int) -> int:
 
 
 def _lopen(header: Header, frame: memoryview) -> Body:
-    # (Linux leaves CREATE and EXCL in, as the program said them, of a file that it has found to be there.)
+    # (Linux passes the program's CREATE and EXCL on even for a file that it has found to exist.)
     fid, flags = unpack(_TWO_U32, header, frame)
     return request_bodies.Open(fid, _flags(header, flags))
 

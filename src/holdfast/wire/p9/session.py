@@ -1,7 +1,6 @@
-"""One client's connection: the version that is agreed upon, its requests in flight, and its fids.
+"""One client's connection: the agreed version, its requests in flight, and its fids.
 
-Pure: it takes messages and answers, and returns what the server has to do. ``Kept`` is the object that the server keeps
-for a fid::
+Pure: it takes messages and answers, and returns actions for the server. ``Kept`` is the server's object for a fid::
 
     splitter, session = FrameSplitter(), Session(Limits())
     for frame in splitter.split(data):              # FormatError: close the connection, then `close`
@@ -11,9 +10,9 @@ for a fid::
     ...
     actions = session.finish(request, reply, kept)  # when a request has been carried out, in any order
 
-Many threads may carry requests out at the same time, and answer them in any order. The session itself is not
-thread-safe: take one lock for each call *and* the sending of its `Actions.output`. Without that, an Rflush could
-overtake the reply to the request that it flushes, and the client would take the request for one that never happened.
+Many threads may perform requests at the same time, and answer them in any order. The session itself is not thread-safe:
+take one lock for each call *and* the sending of its `Actions.output`. Without that, an Rflush could overtake the reply
+to the request that it flushes, and the client would believe that the request never happened.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Limits(NamedTuple):
 
 
 class FidState(Enum):
-    """What a fid stands for."""
+    """The kinds of objects that a fid refers to."""
 
     PATH = "path"
     """A file or directory, not open."""
@@ -97,7 +96,7 @@ class FidEntry(Generic[Kept]):
 
 
 class Request(Generic[Kept]):
-    """A request in flight. Nothing of it changes but `interrupted`, which any thread may read."""
+    """A request in flight. Only `interrupted` changes, which any thread may read."""
 
     __slots__ = ("body", "fid", "interrupted", "second", "tag", "type")
 
@@ -115,31 +114,31 @@ class Request(Generic[Kept]):
 
 
 class _Flight:
-    """What the session knows of a request that is not finished."""
+    """The session's record of an unfinished request."""
 
     __slots__ = ("changes", "current", "flushes", "new_fid")
 
     def __init__(self, new_fid: int | None, *, changes: bool) -> None:
         self.new_fid = new_fid
-        """The number that the request gives to something, if it does."""
+        """The number of the fid that the request makes, if any."""
         self.changes = changes
-        """Whether it changes what the request's fid stands for; no other request may use the fid meanwhile."""
+        """Whether it changes the object of the request's fid; no other request may use the fid meanwhile."""
         self.flushes: list[int] = []
         self.current = True
         """Not of an earlier version: it is answered."""
 
 
 class Actions(NamedTuple, Generic[Kept]):
-    """What the server has to do, in this order."""
+    """Actions for the server, in this order."""
 
     output: Sequence[Buffer] = ()
     """To be sent, one after the other, before that of any later call."""
     request: Request[Kept] | None = None
     """To be carried out, and then given to `Session.finish`, or `Session.abandon`."""
     interrupted: Sequence[Request[Kept]] = ()
-    """The client does not wait for these any more. They are to be finished as all others."""
+    """The client no longer waits for these. They must be finished like all others."""
     gone: Sequence[Kept] = ()
-    """What was kept for fids that are no more, and that no request uses: to be closed. Each is here once."""
+    """The objects of fids that no longer exist, and that no request uses: to be closed. Each is here once."""
 
 
 _PATHS: Final = frozenset({FidState.PATH, FidState.OPEN})
@@ -176,7 +175,7 @@ _ALLOWED: Final[dict[int, frozenset[FidState]]] = {
     Type.CLUNK: _ANY,
     Type.REMOVE: _ANY,
 }
-"""What the first fid of a request may stand for."""
+"""The permitted kinds of object for the first fid of a request."""
 
 _BECOMES: Final[dict[int, FidState]] = {
     Type.LOPEN: FidState.OPEN,
@@ -187,12 +186,12 @@ _BECOMES: Final[dict[int, FidState]] = {
     Type.AUTH: FidState.AUTH,
     Type.XATTRWALK: FidState.ATTRIBUTE,
 }
-"""What a fid stands for after a request that makes or changes one."""
+"""The kind of object of a fid after a request that makes or changes one."""
 _ENDING: Final = frozenset({Type.CLUNK, Type.REMOVE})
 
 
 class Session(Generic[Kept]):
-    """See the module. What a client says is either refused, or may be done with the fids that it names."""
+    """See the module. A client's request is either refused, or may be performed with its fids."""
 
     __slots__ = ("_decoder", "_fids", "_limits", "_requests", "_reserved", "_tags", "_version_reply", "msize")
 
@@ -204,10 +203,10 @@ class Session(Generic[Kept]):
         self._limits = limits
         self._decoder: Decoder | None = None
         self._requests: dict[Request[Kept], _Flight] = {}
-        # The tag of a flush that waits is here too, with the request that it waits for.
+        # The tag of a waiting flush is here too, with the request for which it waits.
         self._tags: dict[int, Request[Kept]] = {}
         self._fids: dict[int, FidEntry[Kept]] = {}
-        # Numbers that a request in flight is to give to something.
+        # Numbers of the fids that requests in flight will make.
         self._reserved: set[int] = set()
         # Kept back until the requests of an earlier version are finished.
         self._version_reply: bytes | None = None
@@ -219,7 +218,7 @@ class Session(Generic[Kept]):
 
     @property
     def fid_count(self) -> int:
-        """How many fids there are, those included that are to be."""
+        """Number of fids, including those to be made."""
         return len(self._fids) + len(self._reserved)
 
     @property
@@ -233,10 +232,10 @@ class Session(Generic[Kept]):
         return len(self._requests) >= self._limits.requests
 
     def receive(self, frame: memoryview) -> Actions[Kept]:
-        """What one message of the client leads to; one that is refused is answered with an error.
+        """The actions for one message of the client; a refused one is answered with an error.
 
-        Raises `FormatError` if the connection is of no more use: a message that is not as long as it says, or a tag
-        that is in flight already, so that the two replies could not be told from each other.
+        Raises `FormatError` if the connection is useless: a message with another length than it says, or a tag that is
+        in flight already, so that the two replies could not be distinguished.
         """
         header = decode_header(frame)
         if header.tag in self._tags:
@@ -259,7 +258,7 @@ class Session(Generic[Kept]):
         return Actions(request=self._begin(header, body))
 
     def _negotiate(self, offer: Body) -> Actions[Kept]:
-        """A new session: whatever was before is over."""
+        """Begin a new session: the previous one is over."""
         assert isinstance(offer, request_bodies.Version)
         if offer.msize < SMALLEST_MSIZE:
             raise FormatError(f"msize: {offer.msize} is less than {SMALLEST_MSIZE}", code=SMALL_MSIZE)
@@ -272,15 +271,15 @@ class Session(Generic[Kept]):
         else:
             reply = replies.version(NO_TAG, msize, UNKNOWN_VERSION)
         if self._requests:
-            # Nothing of an earlier session may happen once the client believes in the new one.
+            # No action of an earlier session may happen once the client believes in the new one.
             self._version_reply = reply
             return actions
         return actions._replace(output=(reply,))
 
     def close(self) -> Actions[Kept]:
-        """The connection has ended, or a new session begins: no fid is known any more, no request is waited for, and
-        nothing is sent. The server finishes the requests in flight all the same: the `finish` of the last one that uses
-        a fid returns the object that was kept for it.
+        """The connection has ended, or a new session begins: no fid is known any more, the client waits for no request,
+        and nothing is sent. The server must still finish the requests in flight: the `finish` of the last one that uses
+        a fid returns its object.
         """
         interrupted = [request for request, flight in self._requests.items() if flight.current]
         for request in interrupted:
@@ -300,7 +299,7 @@ class Session(Generic[Kept]):
         return Actions(interrupted=interrupted, gone=gone)
 
     def _flush(self, tag: int, flushed: int) -> Actions[Kept]:
-        """Answered after what it flushes, or at once if that was answered or never came."""
+        """Answered after the request that it flushes, or at once if that was answered or never came."""
         request = self._tags.get(flushed)
         if request is None:
             return Actions((replies.done(tag, Type.FLUSH),))
@@ -351,7 +350,7 @@ class Session(Generic[Kept]):
         if entry is not None:
             entry.changing = changes
             if header.type in _ENDING:
-                # At once, whatever comes of it: clients take the number for free even after an error.
+                # At once, independent of the result: clients reuse the number even after an error.
                 del self._fids[number]
                 entry.known = False
         request = Request(header, body, entry, second)
@@ -381,12 +380,12 @@ class Session(Generic[Kept]):
     def finish(
         self, request: Request[Kept], reply: bytes | tuple[Buffer, ...], kept: Kept | None = None
     ) -> Actions[Kept]:
-        """The request was carried out, or has failed; ``reply`` is from `replies`, to its tag. To be called once for
-        each request, also for one that is not waited for.
+        """The request was performed, or has failed; ``reply`` is from `replies`, to its tag. Call this once for each
+        request, even for one that the client no longer waits for.
 
         ``kept`` is for the fid that the request makes (AUTH, ATTACH, WALK, XATTRWALK) or changes (LOPEN, LCREATE,
-        XATTRCREATE, WALK to itself): None if it has failed or, a WALK, has not come to its end. It is kept for this fid
-        alone; what changes may keep what it had.
+        XATTRCREATE, WALK to itself): None if it has failed or, for a WALK, is incomplete. It is kept for this fid
+        alone; a changed fid may keep its object.
         """
         return self._end(request, (reply,) if isinstance(reply, bytes) else reply, kept)
 
@@ -396,7 +395,7 @@ class Session(Generic[Kept]):
 
     def abandon(self, request: Request[Kept]) -> Actions[Kept]:
         """As `finish`, for a request that was interrupted before it had any effect: it is not answered, as if it had
-        never come.
+        never arrived.
         """
         if not request.interrupted:
             raise ValueError(f"tag {request.tag}: the client waits for the answer")
@@ -440,6 +439,6 @@ class Session(Generic[Kept]):
         elif flight.new_fid is not None:
             self._fids[flight.new_fid] = FidEntry(kept, state)
         elif entry is not None:
-            # Other requests may still use what it had.
+            # Other requests may still use its old object.
             entry.known = False
             self._fids[request.body[0]] = FidEntry(kept, state)

@@ -1,7 +1,7 @@
 """Decodes requests of a front end, and encodes the replies.
 
-A message is a header of 12 bytes and a payload; file descriptors come beside its first byte. Here a descriptor is a
-number that is passed on, no more.
+A message is a header of 12 bytes and a payload; file descriptors come beside its first byte. Here a descriptor is only
+a number that is passed on.
 
 ::
 
@@ -58,7 +58,7 @@ _NAMES: Final = {int(request): request.name for request in Request}
 
 
 class Header(NamedTuple):
-    """What every message begins with."""
+    """The beginning of every message."""
 
     request: int
     """A `Request`, or one that is newer than those."""
@@ -130,7 +130,7 @@ class AddMemRegion(NamedTuple):
 
 
 class RemoveMemRegion(NamedTuple):
-    """REM_MEM_REG: this region is no more; its offset counts for nothing. Some front ends send a descriptor."""
+    """REM_MEM_REG: this region is removed; its offset is ignored. Some front ends send a descriptor."""
 
     region: MemoryRegion
     descriptor: int | None
@@ -175,7 +175,7 @@ class SetVringKick(NamedTuple):
 class SetVringCall(NamedTuple):
     """SET_VRING_CALL: the event to signal when chains were used; None if the driver polls.
 
-    Signal it at once: front ends start a ring first, and what was used since was told by the event before this one.
+    Signal it at once: front ends start a ring first, and chains used since were signalled by the event before this one.
     """
 
     vring: int
@@ -190,7 +190,7 @@ class SetVringError(NamedTuple):
 
 
 class SetVringEnable(NamedTuple):
-    """SET_VRING_ENABLE: a ring that is not enabled is not to be processed."""
+    """SET_VRING_ENABLE: a ring that is not enabled must not be processed."""
 
     vring: int
     enabled: bool
@@ -240,8 +240,8 @@ def describe_request(request: int) -> str:
 
 
 def decode_header(data: Payload) -> Header:
-    """What the first 12 bytes of a message say. Raises `FormatError` if they are not those of a request, or its payload
-    is longer than any: what follows cannot be understood either.
+    """Decode the first 12 bytes of a message. Raises `FormatError` if they do not begin a request, or its payload is
+    longer than any: the data after them is then useless too.
     """
     if len(data) != HEADER_BYTES:
         raise FormatError(f"header: {len(data)} bytes, expected {HEADER_BYTES}")
@@ -254,10 +254,10 @@ def decode_header(data: Payload) -> Header:
 
 
 def decode_body(header: Header, payload: Payload, descriptors: Sequence[int]) -> Body:
-    """What a request says that came with ``payload`` and ``descriptors``.
+    """The body of a request with ``payload`` and ``descriptors``.
 
-    Raises `FormatError` if it is not known or none that is served, for a payload or descriptors that do not belong to
-    it, and for numbers that are wrong whatever else was said. All descriptors are then still the caller's to close.
+    Raises `FormatError` if it is unknown or unsupported, for a payload or descriptors that do not belong to it, and for
+    numbers that are always wrong. The caller must then still close all descriptors.
     """
     name = describe_request(header.request)
     decode = _DECODERS.get(header.request)

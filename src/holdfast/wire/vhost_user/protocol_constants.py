@@ -20,14 +20,14 @@ VRING_MASK: Final = 0xFF
 MAX_VRINGS: Final = 256
 MAX_CONFIG_BYTES: Final = 256
 MAX_REGIONS: Final = 32
-"""Regions of guest memory in all, and in one table; QEMU sends no more than 8 in one message."""
+"""Limit of regions of guest memory, in all and in one table; QEMU sends no more than 8 in one message."""
 MAX_DESCRIPTORS: Final = MAX_REGIONS
-"""So many come with one message: what to receive ancillary data for."""
+"""Limit of descriptors with one message: for receiving ancillary data."""
 MAX_PAYLOAD_BYTES: Final = 4096
 
 
 class Request(IntEnum):
-    """What a front end asks."""
+    """The requests of a front end."""
 
     GET_FEATURES = 1
     SET_FEATURES = 2
@@ -76,7 +76,7 @@ class Request(IntEnum):
 
 
 class ProtocolFeature(IntFlag):
-    """What the two ends of the socket agree upon. All that a front end of virtio-fs may use has its bit here."""
+    """Features that the two ends of the socket agree upon: all that a front end of virtio-fs may use."""
 
     MQ = 1 << 0
     """GET_QUEUE_NUM."""

@@ -1,12 +1,12 @@
-"""What was agreed upon with a front end, and the state of the vrings: which request is good when, and what it changes.
+"""The agreement with a front end, and the state of the vrings: when each request is valid, and what it changes.
 
-The order in which a front end speaks: GET_FEATURES, then the features of the protocol and what they bring; SET_OWNER;
+The order of a front end's messages: GET_FEATURES, then the features of the protocol and their messages; SET_OWNER;
 SET_FEATURES, once the driver in the guest has chosen; memory; then for each ring its size, base and addresses, and
 SET_VRING_KICK, which starts it. GET_VRING_BASE stops it. All after SET_OWNER may come again: when the machine is paused
-and goes on, and when it is started anew.
+and resumed, and after a restart.
 
 A ring is *running* when it is started and enabled. Then it is processed at once, without waiting for a first kick, as
-chains may be there that were kicked for before the machine was paused.
+there may be chains that were kicked before the machine was paused.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _ANSWERED: Final = frozenset(
 
 
 class Device(NamedTuple):
-    """What a back end offers."""
+    """The features of a back end."""
 
     vrings: int
     """1 to 256."""
@@ -117,7 +117,7 @@ class Vring:
 
     @property
     def layout(self) -> RingLayout | None:
-        """Where it is; None until that was said."""
+        """Its place; None while unknown."""
         if self.addresses is None or not self.size:
             return None
         return RingLayout(self.size, *self.addresses)
@@ -126,8 +126,8 @@ class Vring:
 class Session:
     """One connection of a front end.
 
-    `receive` changes the state, and nothing else happens until the caller does it: what `vrings` say is to be so, and
-    memory mapped as the request says. Then the descriptors in `released` are to be closed, and `reply` is the answer.
+    `receive` only changes the state; the caller must then apply it: run the rings as in `vrings`, and map memory as in
+    the request. Then the descriptors in `released` are to be closed, and `reply` is the answer.
     """
 
     __slots__ = ("_device", "features", "is_owned", "protocol_features", "regions", "released", "status", "vrings")
@@ -143,7 +143,7 @@ class Session:
         )
         self.is_owned = False
         self.features: int | None = None
-        """What was agreed upon; None until then."""
+        """The agreed features; None until then."""
         self.protocol_features = ProtocolFeature(0)
         self.regions: tuple[MemoryRegion, ...] = ()
         """The guest's memory."""
@@ -153,10 +153,10 @@ class Session:
         """Descriptors that no vring has any more, for the caller to close and to take out of here."""
 
     def receive(self, header: Header, payload: bytes | bytearray | memoryview, descriptors: Sequence[int]) -> Body:
-        """Decode a request and take it over into the state.
+        """Decode a request and apply it to the state.
 
-        Raises `FormatError` for one that is wrong, or not to be asked now. Then nothing has changed, its descriptors
-        are still the caller's, and `refusal` is the answer.
+        Raises `FormatError` for one that is wrong, or not allowed now. Then nothing has changed, its descriptors still
+        belong to the caller, and `refusal` is the answer.
         """
         body = messages.decode_body(header, payload, descriptors)
         name = messages.describe_request(header.request)
@@ -193,7 +193,7 @@ class Session:
         return body
 
     def reply(self, header: Header, body: Body) -> bytes | None:
-        """The answer to a request that `receive` has taken and the caller has carried out, or None if it has none.
+        """The answer to a request that `receive` has accepted and the caller has performed, or None if it has none.
 
         GET_VRING_BASE is answered with the vring's `base`.
         """

@@ -1,4 +1,4 @@
-"""Virtio as a device sees it (docs/internals/virtio.md): a guest's memory, and the rings in it that requests come by.
+"""The device's view of virtio (docs/internals/virtio.md): a guest's memory, and the rings in it for requests.
 
-The driver in the guest writes all of it, at any time, also while it is read here; nothing of it is trusted.
+The driver in the guest may write all of it at any time, even while it is read here; so none of it is trusted.
 """

@@ -7,12 +7,12 @@ from typing import Final
 
 
 class Feature(IntFlag):
-    """What does not depend on the kind of device."""
+    """Features independent of the kind of device."""
 
     INDIRECT_DESC = 1 << 28
-    """A descriptor may stand for a table of others, elsewhere in memory: long chains fit in a short ring."""
+    """A descriptor may refer to a table of others, elsewhere in memory: long chains fit in a short ring."""
     EVENT_IDX = 1 << 29
-    """Each side says by an index when it wants to be told next, not by a flag whether."""
+    """Each side gives an index for its next notification, in place of a flag to turn them off."""
     VERSION_1 = 1 << 32
     """Virtio 1: little-endian, and without the layouts of earlier drafts."""
 

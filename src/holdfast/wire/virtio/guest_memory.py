@@ -50,13 +50,13 @@ def check_ranges(ranges: Sequence[tuple[int, int]], where: str) -> None:
 class GuestMemory:
     """The memory of one guest, as one memory table describes it. It never changes: a new table is a new object.
 
-    Views that it has given keep their mapping alive, also when this object is gone.
+    Its views keep their mapping alive, even when this object is gone.
     """
 
     __slots__ = ("_guest", "_guest_starts", "_user", "_user_starts")
 
     def __init__(self, regions: Iterable[MappedRegion]) -> None:
-        """Raises `FormatError` if regions overlap or have no bytes, `ValueError` for a view that cannot be written."""
+        """Raises `FormatError` if regions overlap or are empty, `ValueError` for a read-only view."""
         kept = tuple(regions)
         if any(region.view.readonly or region.view.format != "B" for region in kept):
             raise ValueError("guest memory: a view of writable bytes is needed")
@@ -88,7 +88,7 @@ class GuestMemory:
         return views
 
     def user_view(self, user_address: int, length: int) -> memoryview:
-        """The bytes at a user address. Raises `FormatError` if they are not in one region: rings do not cross."""
+        """The bytes at a user address. Raises `FormatError` if they are not in one region: a ring is always in one."""
         start, end, view = _find(self._user, self._user_starts, user_address)
         if length <= 0 or user_address + length > end:
             raise FormatError(f"user address {user_address:#x}: {length} bytes are not in one region")

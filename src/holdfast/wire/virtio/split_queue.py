@@ -12,16 +12,15 @@
         if not queue.request_kicks():               # nothing has come in between: wait for a kick
             break
 
-The driver can write to all of it at any time. So each value is read once and then checked, and what a chain holds for
-the device is copied out of guest memory before anything looks at it. The work for one chain is bounded by the number of
-descriptors, its memory by ``max_readable``; the chains that wait and those that are not answered yet are never more
-than the ring has entries.
+The driver can write to all of it at any time. So each value is read once and then checked, and the data of a chain for
+the device is copied out of guest memory before any use. The work for one chain is bounded by the number of descriptors,
+its memory by ``max_readable``; the number of waiting and unanswered chains never exceeds the entries of the ring.
 
 **Order of memory accesses.** A processor can delay a store beyond a later load, on every architecture: `wants_call` and
-`request_kicks` have a full barrier, without which either side may go to sleep just when the other has told it
-something. x86 keeps all other accesses in order. ARM and others do not: there the index of available chains is read
-before what it covers, and an entry of the used ring is written before the index that covers it, by further barriers.
-Indexes are written and read as 16 bits at a time, so no half of one is ever seen.
+`request_kicks` have a full barrier, without which either side may go to sleep just when the other has notified it. x86
+keeps all other accesses in order. ARM and others do not: there the index of available chains is read before the entries
+that it covers, and an entry of the used ring is written before the index that covers it, by further barriers. Indexes
+are written and read as 16 bits at a time, so no half of one is ever seen.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 MAX_SIZE: Final = 1 << 15
 MAX_INDIRECT: Final = 1024
 """Descriptors in an indirect table. A chain may not have more than its ring has entries, but Linux before 5.13 sends a
-mebibyte in 260 pieces by rings of 128; 1,024 is also what QEMU takes, and one ``preadv``.
+mebibyte in 260 pieces by rings of 128; 1,024 is also the limit of QEMU, and of one ``preadv``.
 """
 DESCRIPTOR_BYTES: Final = 16
 
@@ -79,12 +78,12 @@ class Chain(NamedTuple):
 
     head: int
     readable: bytes
-    """What the driver gives, a copy."""
+    """The data from the driver, a copy."""
     writable: list[memoryview]
     """Guest memory for the answer, in order; none is empty."""
 
 
-# A constructor in Python would cost a fifth of what it takes to pop a chain.
+# A constructor in Python would cost a fifth of the time to pop a chain.
 _new_chain: Final = cast(
     "Callable[[type[Chain], tuple[int, bytes, list[memoryview]]], Chain]",
     tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
@@ -132,11 +131,11 @@ class SplitQueue:
         in_flight: int = 0,
     ) -> None:
         """Begin at ``position``, the index of the first chain to take. The ``in_flight`` chains before it were taken by
-        an earlier object for the same ring, and are still to be answered.
+        an earlier object for the same ring, and must still be answered.
 
         ``features`` are those agreed upon (`Feature`). A chain with more than ``max_readable`` readable bytes breaks
         the queue. Raises `FormatError` if the size is no power of two up to 32,768, a part of the ring is not in
-        memory, or its used index is another one; `UnsupportedError` on a big-endian host.
+        memory, or its used index differs; `UnsupportedError` on a big-endian host.
         """
         if sys.byteorder != "little":
             raise UnsupportedError("virtio rings need a little-endian host")
@@ -190,8 +189,8 @@ class SplitQueue:
         return self._available[_INDEX_AT] != self._position
 
     def pop(self) -> Chain | None:
-        """Take the next chain, or None if there is none. Raises `FormatError` for what no driver may do; the queue is
-        then broken, and only what was taken before can still be answered.
+        """Take the next chain, or None if there is none. Raises `FormatError` for a violation by the driver; the queue
+        is then broken, and only chains taken before can still be answered.
         """
         position = self._position
         available = self._available
@@ -271,7 +270,7 @@ class SplitQueue:
         self._used[_INDEX_AT] = index
 
     def wants_call(self) -> bool:
-        """Whether the driver wants an interrupt for what was pushed since this was last asked."""
+        """Whether the driver wants an interrupt for the chains pushed since the last call."""
         index, signalled = self._used_index, self._signalled
         if index == signalled:
             return False
@@ -280,7 +279,7 @@ class SplitQueue:
         if not self._has_event_index:
             return not self._available[_FLAGS_AT] & _NO_INTERRUPT
         if not self._has_called:
-            # What an earlier object has told the driver is not known here.
+            # It is unknown what an earlier object has told the driver.
             self._has_called = True
             return True
         event = self._available[_ENTRIES_AT + self._size]
@@ -297,14 +296,14 @@ class SplitQueue:
         if not self._has_event_index:
             self._used[_FLAGS_AT] = 0
             self._order()
-        elif position != self._asked:  # (else the driver knows already)
+        elif position != self._asked:  # (otherwise the driver knows already)
             self._asked = self._used[_ENTRIES_AT + 4 * self._size] = position
             self._order()
         return self._available[_INDEX_AT] != position
 
     def _order(self) -> None:
-        """A full barrier. To release a lock and to take it again is one on x86, as either is a locked instruction, and
-        on ARM, where no access passes a release that an acquisition follows; it costs 0.1 microseconds.
+        """A full barrier. Releasing and taking a lock is one on x86, as either is a locked instruction, and on ARM,
+        where no access passes a release followed by an acquisition; it costs 0.1 microseconds.
         """
         self._fence.release()
         self._fence.acquire()
