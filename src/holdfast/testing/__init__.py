@@ -1,1 +1,1 @@
-"""Contract suites and fakes for those who implement a port. Nothing else in Holdfast imports this."""
+"""Contract suites and fakes for implementations of a port. No other part of Holdfast imports this."""

@@ -2,7 +2,7 @@
 
     python -m holdfast.testing.bridged TREE DIRECTORY [--log LOG] [--no-passthrough]
 
-Everything that is done through the mount is one step. Prints ``mounted`` when it is.
+All changes through the mount are one step. Prints ``mounted`` when it is mounted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SingleStep:
         self.current = step
 
     def step(self, tid: int, /) -> StepId:
-        """That one."""
+        """The only step."""
         del tid
         return self.current
 
@@ -66,7 +66,7 @@ class Bridged:
         self.world = SingleStep(log, root_fd, step)
         self.world.hidden = (*self.world.hidden, log.preimages.fd)
         flags = os.fstatvfs(root_fd).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
-        # (Where something is mounted over the tree, it could not be looked at any more.)
+        # (After a mount over the tree, it could not be opened any more.)
         own = ServingThreads()
         self._outside = watch_changes(os.fsencode(os.readlink(proc_path(root_fd))), own) if watches else None
         self._device: FuseDevice = mount(directory, allow_other=os.geteuid() == 0, flags=flags)

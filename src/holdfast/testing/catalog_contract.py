@@ -1,4 +1,4 @@
-"""The contract of `Catalog`, for whatever database is below it: what every implementation must pass.
+"""The contract of `Catalog`, for any database: tests that every implementation must pass.
 
 Subclass `CatalogContract`, give it a fixture ``store`` (a `Store` over the catalog under test, with an empty tenant),
 and run it with pytest.
@@ -314,7 +314,7 @@ class CatalogContract:
         assert load(self.store, again.checkpoint.id) == files
 
     def test_a_commit_whose_header_alone_was_condemned_vanishes(self) -> None:
-        # I11: the pack of a state that has no page of its own names no blob.
+        # I11: the pack of a state without its own page lists no blob.
         saver = self.workspace()
         saver.save(_FILES)
         commit = saver.prepare(_FILES)

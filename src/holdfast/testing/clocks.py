@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ManualClock:
-    """A `Clock` that stands still between calls of `advance`."""
+    """A `Clock` that advances only by calls of `advance`."""
 
     def __init__(self, now: int = 1_767_225_600_000_000) -> None:
         self._now = now

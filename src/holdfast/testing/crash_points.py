@@ -22,7 +22,7 @@ CALLS = (
     *((os, name) for name in ("fchmod", "chmod", "fchown", "chown", "copy_file_range")),
     *((syscalls, name) for name in ("renameat2", "syncfs", "chown_opened")),
 )
-"""The calls that change a disk, beside opening for creation and SQLite's commits."""
+"""The calls that change a disk, besides opening for creation and SQLite's commits."""
 
 MUTATIONS = (
     *CALLS,
@@ -39,7 +39,7 @@ class ChildResult(NamedTuple):
     killed: bool
     """True if it died where it was to die; False if it came to its end before."""
     steps: list[str]
-    """The steps that it came to, the fatal one last; only if it was to be told."""
+    """The steps that it reached, the fatal one last; only if requested."""
 
 
 class _Steps:
@@ -60,7 +60,7 @@ class _Steps:
 
 
 class UnsyncedConnection(sqlite3.Connection):
-    """A connection that waits for no disk: a kill loses nothing that was written. Pass it as ``factory``."""
+    """A connection that waits for no disk: a kill loses no written data. Pass it as ``factory``."""
 
     def execute(self, sql: str, /, *parameters: Any) -> sqlite3.Cursor:
         """As the real one, without syncs."""

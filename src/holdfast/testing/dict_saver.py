@@ -53,10 +53,10 @@ class Saver:
         parent: CheckpointId | None = None,
         before_commit: Callable[[], object] = lambda: None,
     ) -> CheckpointId:
-        """Save ``files`` as the workspace's next checkpoint; retried with everything stored anew while blobs vanish.
+        """Save ``files`` as the workspace's next checkpoint; retried, storing everything anew, while blobs vanish.
 
         ``parent`` is the source of a fork's first checkpoint. ``before_commit`` is called between storing and
-        committing, where others may do what they like.
+        committing, for any actions of others.
         """
         for _ in range(1000):
             commit = self.prepare(files, kind=kind, label=label, parent=parent)
@@ -76,7 +76,7 @@ class Saver:
         label: str = "",
         parent: CheckpointId | None = None,
     ) -> CheckpointCommit:
-        """Store blobs and pages; what is left to do is the commit."""
+        """Store blobs and pages; only the commit is left."""
         store, catalog = self.store, self.store.catalog
         cursor = catalog.cursor(self.workspace)
         before_id = cursor.head or parent
@@ -136,7 +136,7 @@ class Saver:
         )
 
     def cursor(self) -> Cursor:
-        """Where the workspace stands."""
+        """The cursor of the workspace."""
         return self.store.catalog.cursor(self.workspace)
 
     def _entries(

@@ -1,4 +1,4 @@
-"""A named pipe that tells when the last process that was to hold it has ended."""
+"""A named pipe that shows when the last process that has it open has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ExitPipe:
-    """Have a command open `path` for writing: what it starts inherits that, and is held by it too."""
+    """Have a command open `path` for writing: its children inherit that, and keep it open too."""
 
     def __init__(self, path: Path) -> None:
         """Makes the pipe. To open it for writing does not block."""
@@ -19,7 +19,7 @@ class ExitPipe:
         self._end = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def until_all_are_gone(self) -> None:
-        """Wait until no process has it open any more. To be asked once, when the command has opened it."""
+        """Wait until no process has it open any more. Call this once, when the command has opened it."""
         os.set_blocking(self._end, True)
         try:
             assert os.read(self._end, 1) == b""

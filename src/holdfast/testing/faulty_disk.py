@@ -1,4 +1,4 @@
-"""A disk that fails: at a chosen step, or for good from there on."""
+"""A disk that fails: at a chosen step, or permanently from there on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class FaultyDisk:
-    """A `Disk` that asks ``fault`` before every step; what it returns is raised instead of doing the step.
+    """A `Disk` that asks ``fault`` before every step; an exception that it returns is raised in place of the step.
 
-    ``fault`` gets the step's name (that of the method) and its number from 0. An `OSError` is a disk that is full
-    or broken; an exception of any other class stands for a process that was killed there.
+    ``fault`` gets the step's name (that of the method) and its number from 0. An `OSError` means a disk that is full or
+    broken; an exception of any other class means a process killed there.
     """
 
     def __init__(self, fault: Callable[[str, int], BaseException | None], disk: Disk = SYSTEM_DISK) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MemoryTransport:
-    """See the module. It checks that each request is answered once, with or without words."""
+    """See the module. It checks that each request is answered exactly once, with or without content."""
 
     def __init__(self) -> None:
         self.is_local: Final = False
@@ -34,7 +34,7 @@ class MemoryTransport:
     # -- the kernel's side ----------------------------------------------------------------------------------------
 
     def send(self, frame: bytes) -> None:
-        """Ask for something."""
+        """Send a request."""
         with self._changed:
             self._frames.append(frame)
             self._changed.notify()

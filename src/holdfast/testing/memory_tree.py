@@ -1,4 +1,4 @@
-"""A tree without any file system: the second implementation of the `Tree` port, for tests of those who use one."""
+"""A tree without any file system: the second implementation of the `Tree` port, for tests of its users."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IGNORED_SUFFIX = b".pid"
 class _Node(NamedTuple):
     content: bytes
     mode: int
-    """As of an `Entry`; 0 for something that cannot be captured."""
+    """As of an `Entry`; 0 for an object that cannot be captured."""
     version: int
     """Another number after every change: what a signature is to a file."""
 
@@ -39,10 +39,10 @@ class _Known(NamedTuple):
 
 
 class MemoryTree:
-    """Files and links in a dictionary. `write` and the like are what users and agents do to a tree behind its back.
+    """Files and links in a dictionary. `write` and the like are changes by users and agents outside the port.
 
-    Directories exist as long as something is in them, or since `mkdir`. ``fault``, if set, is called with ``write`` or
-    ``delete`` and the path before each change that `apply` makes; what it raises ends the call there, like a crash.
+    Directories exist while they have entries, or since `mkdir`. ``fault``, if set, is called with ``write`` or
+    ``delete`` and the path before each change that `apply` makes; an exception of it ends the call there, like a crash.
     """
 
     def __init__(self) -> None:
@@ -58,15 +58,15 @@ class MemoryTree:
     # What others do to the tree
 
     def write(self, path: bytes, content: bytes, permissions: int = 0o644) -> None:
-        """Put a file at ``path``, whatever was there."""
+        """Put a file at ``path``, replacing any other object."""
         self._put(path, content, file_entry(hash_bytes(b""), 0, permissions).mode)
 
     def symlink(self, path: bytes, target: bytes) -> None:
-        """Put a symbolic link at ``path``, whatever was there."""
+        """Put a symbolic link at ``path``, replacing any other object."""
         self._put(path, target, SYMLINK_MODE)
 
     def special(self, path: bytes) -> None:
-        """Put something at ``path`` that no checkpoint can hold."""
+        """Put an object at ``path`` that no checkpoint can contain."""
         self._put(path, b"", 0)
 
     def chmod(self, path: bytes, permissions: int) -> None:

@@ -1,4 +1,4 @@
-"""What every `ObjectStore` must do: subclass `ObjectStoreContract` and give it a fixture named ``objects``."""
+"""The contract of `ObjectStore`: subclass `ObjectStoreContract` and give it a fixture named ``objects``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Speaks 9P2000.L as a client, to test servers: messages as bytes, and a client that sends one at a time.
 
-It shares nothing with `holdfast.wire.p9` but the numbers: a message is described by one letter a field, ``B``, ``H``,
-``I``, ``q``, ``Q`` as in `struct`, ``s`` a string, ``n`` a list of strings, ``d`` data, ``i`` a qid, ``j`` a list of
-qids.
+It shares only the numbers with `holdfast.wire.p9`: a message is described by one letter a field, ``B``, ``H``, ``I``,
+``q``, ``Q`` as in `struct`, ``s`` a string, ``n`` a list of strings, ``d`` data, ``i`` a qid, ``j`` a list of qids.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Reply(NamedTuple):
 
 
 class Stat(NamedTuple):
-    """What GETATTR answers."""
+    """The answer to GETATTR."""
 
     valid: int
     qid: Qid
@@ -240,7 +239,7 @@ class P9Client:
         return reply.fields
 
     def new_fid(self) -> int:
-        """A number that stands for nothing yet."""
+        """A number that is unused yet."""
         self._next_fid += 1
         return self._next_fid
 
@@ -251,7 +250,7 @@ class P9Client:
         return fid
 
     def walk(self, fid: int, *names: bytes) -> int:
-        """What the names lead to. Raises `FileNotFoundError` if one of them leads nowhere."""
+        """The object at the names. Raises `FileNotFoundError` if one of them does not exist."""
         new_fid = self.new_fid()
         (qids,) = self._ask(Type.WALK, fid, new_fid, names)
         if len(qids) != len(names):
@@ -275,7 +274,7 @@ class P9Client:
         return self._ask(Type.WRITE, fid, offset, data)[0]
 
     def list(self, fid: int, count: int = 8192) -> list[Entry]:
-        """All entries of an open directory, so many bytes at a time."""
+        """All entries of an open directory, read in parts of ``count`` bytes."""
         entries: list[Entry] = []
         while more := decode_entries(self._ask(Type.READDIR, fid, entries[-1].offset if entries else 0, count)[0]):
             entries += more
@@ -326,7 +325,7 @@ class P9Client:
         self._ask(Type.LINK, directory_fid, fid, name)
 
     def rename(self, fid: int, directory_fid: int, name: bytes) -> None:
-        """``fid`` gets this name instead of its own."""
+        """Give ``fid`` this name in place of its own."""
         self._ask(Type.RENAME, fid, directory_fid, name)
 
     def renameat(self, fid: int, name: bytes, new_fid: int, new_name: bytes) -> None:
@@ -347,7 +346,7 @@ class P9Client:
             self.clunk(new_fid)
 
     def set_xattr(self, fid: int, name: bytes, value: bytes, flags: int = 0) -> None:
-        """By a fid of its own; the answer to its clunk says whether it was set."""
+        """Uses a separate fid; the answer to its clunk shows whether the attribute was set."""
         new_fid = self.walk(fid)
         try:
             self._ask(Type.XATTRCREATE, new_fid, name, len(value), flags)
@@ -372,7 +371,7 @@ class P9Client:
     def get_lock(
         self, fid: int, kind: int, start: int = 0, length: int = 0, process: int = 1, client: bytes = b""
     ) -> tuple[int, int, int, int, bytes]:
-        """Kind, start, length, process and client of the lock in the way."""
+        """Kind, start, length, process and client of the conflicting lock."""
         kind, start, length, process, client = self._ask(Type.GETLOCK, fid, kind, start, length, process, client)
         return kind, start, length, process, client
 
@@ -381,7 +380,7 @@ class P9Client:
         self._ask(Type.FSYNC, fid, int(data_only))
 
     def clunk(self, fid: int) -> None:
-        """The fid stands for nothing any more, also if this raises."""
+        """Release the fid, even if this raises."""
         self._ask(Type.CLUNK, fid)
 
     def remove(self, fid: int) -> None:

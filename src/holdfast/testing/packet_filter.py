@@ -9,10 +9,10 @@ _DATA = struct.Struct("=iIQ6Q")
 
 
 def run(program: bytes, number: int, audit: int, arguments: tuple[int, ...] = (0,) * 6) -> tuple[int, int]:
-    """What the filter returns for a call, and how many instructions it took.
+    """The filter's result for a call, and the number of instructions.
 
-    Checks what the kernel checks: jumps stay inside and lead forward, every way ends with a return, loads are aligned
-    and inside of ``struct seccomp_data``.
+    Makes the checks of the kernel: jumps stay inside and lead forward, every path ends with a return, loads are aligned
+    and inside ``struct seccomp_data``.
     """
     data = _DATA.pack(number, audit, 0, *arguments)
     code = list(_INSTRUCTION.iter_unpack(program))

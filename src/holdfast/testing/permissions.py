@@ -1,4 +1,4 @@
-"""For tests as root: permissions hold as they do for everybody."""
+"""For tests as root: permissions apply as for all other users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def permissions_hold() -> Generator[None]:
-    """Permissions hold for root as for everybody, for the length of the block and this thread: capset(2)."""
+    """Permissions apply to root as to all others, in the block and this thread: capset(2)."""
     _obey(True)
     try:
         yield

@@ -1,9 +1,9 @@
-"""Power loss: records what a store writes and syncs, and rebuilds every state that a disk may be in afterwards.
+"""Power loss: records the writes and syncs of a store, and rebuilds every possible state of a disk afterwards.
 
-The model is the weakest disk that POSIX allows. Content is durable once its file was synced, a directory entry once its
-directory was synced, and nothing else is: of what came after, any part may be there and any other missing.
-A rename that was not synced may show the old name, the new one, both or neither; what it replaced is there until it is.
-The mark of a directory is on the disk at once, before anything else that is not synced: to lose one costs time only.
+The model is the weakest disk that POSIX allows. Only content whose file was synced and directory entries whose
+directory was synced are durable: of later changes, any part may exist and any other be missing. A rename that was not
+synced may show the old name, the new one, both or neither; the replaced file exists until it is synced. The mark of a
+directory is on the disk at once, before all other unsynced changes: to lose one only costs time.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXHAUSTIVE = 256
-"""At a point with more states than this, so many are picked at random, with the two extremes among them."""
+"""At a point with more states than this, so many are chosen at random, including the two extremes."""
 
 
 class State(NamedTuple):
-    """What a disk may hold after a power loss, by path relative to the recorded root."""
+    """A possible content of a disk after a power loss, by path relative to the recorded root."""
 
     files: dict[str, bytes]
     directories: frozenset[str]
     """All but the root itself."""
     marked: frozenset[str] = frozenset()
-    """Those of the directories that say that they are durable."""
+    """The directories with a mark that they are durable."""
 
     def write_to(self, target: str) -> None:
         """Build the state in ``target``, a directory that is empty or not there yet."""
@@ -52,7 +52,7 @@ class _File:
         self.written: list[bytes] = []
 
     def contents(self) -> list[bytes]:
-        """What may be in it: everything, nothing since the last sync, a torn write, or zeros where data was due."""
+        """Its possible contents: complete, as of the last sync, with a torn write, or with zeros in place of data."""
         if not self.written:
             return [self.durable]
         late = b"".join(self.written)
@@ -95,9 +95,9 @@ class _Step(NamedTuple):
 
 
 class RecordingDisk:
-    """A `Disk` that does what it is told on the real one, below the directory ``root``, and records it.
+    """A `Disk` that performs and records the steps on the real one, below the directory ``root``.
 
-    ``root`` must be there and empty: all that it holds later went through this disk. Other paths are not recorded.
+    ``root`` must exist and be empty: all later content came through this disk. Other paths are not recorded.
     """
 
     def __init__(self, root: str, disk: Disk = SYSTEM_DISK) -> None:
@@ -106,14 +106,14 @@ class RecordingDisk:
         self._open: dict[int, str] = {}
         self._steps: list[_Step] = []
         self.marks: list[tuple[int, object]] = []
-        """What `mark` was given, each with the number of steps that came before it."""
+        """The values given to `mark`, each with the number of steps before it."""
 
     def __len__(self) -> int:
         """How many steps were recorded."""
         return len(self._steps)
 
     def mark(self, value: object) -> None:
-        """Remember that something has been promised at this point, such as that a commit has returned."""
+        """Record a promise made at this point, such as that a commit has returned."""
         self.marks.append((len(self._steps), value))
 
     def states(self, at: int, *, limit: int = EXHAUSTIVE, seed: int = 0) -> Iterator[State]:

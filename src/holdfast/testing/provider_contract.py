@@ -1,4 +1,4 @@
-"""What every snapshot `Provider` must do: subclass `ProviderContract` and give it a fixture named ``ground``."""
+"""The contract of a snapshot `Provider`: subclass `ProviderContract` and give it a fixture named ``ground``."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ LEDGER_WRITES = tuple((os, name) for name in ("rename", "fsync", "unlink", "rmdi
 
 
 class Ground(NamedTuple):
-    """What the suite works on."""
+    """The place where the suite works."""
 
     root: Path
-    """The workspace: a directory with the files of `lay`, and whatever else the provider needs."""
+    """The workspace: a directory with the files of `lay`, and any others that the provider needs."""
     make: Callable[[str], Provider]
     """A new provider for the workspace, for a session; any number, in any process."""
     left: Callable[[], list[str]]
-    """What providers have made and is still there, but for directories that all sessions share; empty is right."""
+    """The remains of providers, except directories shared by all sessions; empty is right."""
     script: str
     """Python that binds ``make`` to the same in another process."""
     takes: Callable[[Path], object] = os.fspath
-    """What a user does so that the provider captures a new file: nothing that matters, or ``git add``."""
+    """A user's action that makes the provider capture a new file: a harmless one, or ``git add``."""
 
 
 FILES = {
@@ -68,7 +68,7 @@ def lay(root: Path) -> None:
 
 
 def enrich(root: Path) -> None:
-    """What copies lose easily: a name of two, holes, attributes, times and permissions that hinder."""
+    """Add features that copies often lose: a name of two, holes, attributes, times and restrictive permissions."""
     os.link(root / "plain", root / "deep" / "plain too")
     with open(root / "sparse", "wb") as file:
         file.seek(4 << 20)
@@ -79,7 +79,7 @@ def enrich(root: Path) -> None:
 
 
 def content(root: Path | bytes) -> dict[bytes, tuple[bool, bytes]]:
-    """What is in a tree, but for ``.git``: whether it can be executed, or is a link, and what it holds."""
+    """The content of a tree except ``.git``: whether each file is executable or a link, and its data."""
     found: dict[bytes, tuple[bool, bytes]] = {}
     top = os.fsencode(root)
     for directory, inner, names in os.walk(top):
@@ -98,8 +98,8 @@ def content(root: Path | bytes) -> dict[bytes, tuple[bool, bytes]]:
 
 
 def seen(root: Path) -> dict[bytes, PathState]:
-    """Everything in a tree, but for what is Holdfast's own, when names were put into its directories, and when Git last
-    came upon an object that it was to write.
+    """The whole content of a tree, except Holdfast's own files, the mtimes of its directories, and those of Git's
+    objects, which Git updates when it finds one that it wants to write.
     """
     return {
         path: about._replace(mtime=0) if stat.S_ISDIR(about.mode) or path.startswith(b".git/objects/") else about
@@ -109,7 +109,7 @@ def seen(root: Path) -> dict[bytes, PathState]:
 
 
 def write(prepared: Prepared, name: str, text: str) -> None:
-    """Change a file in what was prepared."""
+    """Change a file in the prepared directory."""
     with open(os.path.join(os.fsdecode(prepared.path), name), "w") as file:
         file.write(text)
 
@@ -360,7 +360,7 @@ class ProviderContract:
             ground.make("two").resume(line.token)
 
     def test_git_finds_no_repository_of_yours_above(self, ground: Ground) -> None:
-        """Whose branches it would move, from what has lost its own repository, or never had one (I15)."""
+        """Git would move its branches, from a copy that has lost its own repository, or never had one (I15)."""
         provider = ground.make("one")
         prepared = provider.prepare("worktree")
         provider.resume(prepared.token)
@@ -450,8 +450,8 @@ class ProviderContract:
 
 
 def kill_everywhere(ground: Ground, calls: Any = LEDGER_WRITES, *, first: int = 1, every: int = 1) -> int:
-    """Kill a process that does one of everything before the ``first`` of its ``calls``, and each ``every``-th after
-    that, and clean up after each; returns how often that was. What is left must be nothing (I3).
+    """Kill a process that performs each action once before the ``first`` of its ``calls``, and each ``every``-th after
+    that, and clean up after each; returns the number of kills. Nothing may remain (I3).
     """
 
     def work() -> None:
@@ -472,7 +472,7 @@ def kill_everywhere(ground: Ground, calls: Any = LEDGER_WRITES, *, first: int = 
         ended = run_killed(work, first + (total - 1) * every, calls=calls)
         provider = ground.make("one")
         for snapshot in provider.snapshots():
-            view = provider.mount(snapshot)  # whatever is said to be there is whole
+            view = provider.mount(snapshot)  # a listed snapshot is complete
             assert content(view.path) == content(ground.root)
         for allocation in provider.tokens():
             provider.cleanup(allocation.token)

@@ -45,7 +45,7 @@ class StepSupervision:
         read_only: tuple[ReadOnly, ...] = (),
         tree: Collection[int] = (),
     ) -> None:
-        """``tree`` are the processes that are of it, besides the caller."""
+        """``tree`` are the processes that belong to it, besides the caller."""
         self.interceptor = interceptor
         self.root_fd = root_fd
         self.forbidden = forbidden
@@ -83,7 +83,7 @@ class ScriptedProcess:
     """The process. Arguments are numbers, or bytes, which lie in its memory while the call is made."""
 
     def __init__(self, directory: bytes) -> None:
-        """It begins in ``directory``."""
+        """It starts in ``directory``."""
         self._memory = mmap.mmap(-1, _ROOM)
         self._view = (ctypes.c_char * _ROOM).from_buffer(self._memory)
         self._address = ctypes.addressof(self._view)
@@ -98,7 +98,7 @@ class ScriptedProcess:
             finally:
                 os._exit(0)
         other.close()
-        self._nobody, parent = socket.socketpair()  # we are the parent, and may do what there is to do
+        self._nobody, parent = socket.socketpair()  # we are the parent, and have all its permissions
         self._reach = CallerAccess(parent, DirectAccess())
         self.run("getpid")  # it is where it should be as soon as it answers
 

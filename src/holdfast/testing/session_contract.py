@@ -1,4 +1,4 @@
-"""The contract of `SessionRows`, for whatever database is below the catalog: what every implementation must pass.
+"""The contract of `SessionRows`, for any database of the catalog: tests that every implementation must pass.
 
 Subclass `SessionRowsContract`, give it a fixture ``store`` (a `Store` over the catalog under test, with an empty
 tenant), and run it with pytest.
@@ -65,7 +65,7 @@ class SessionRowsContract:
         self.trees = [saver.save({b"f": b"%d" % number}) for number in range(3)]
 
     def record(self, name: SessionId = ONE, parent: SessionId | None = None) -> SessionRecord:
-        """What is said of a new session."""
+        """The record of a new session."""
         return SessionRecord(
             name, parent, "me", ("you", "a b"), _WORKSPACE, None, "", "in-place", "", b"\xff", "session", "making", 5
         )
@@ -106,7 +106,7 @@ class SessionRowsContract:
         )
 
     def test_what_is_unsaved_is_told_of_a_workspace_and_of_forks_of_it_alone(self) -> None:
-        """Forks of forks, too. What is saved, what is of an experiment, and what is being deleted, is not told."""
+        """Forks of forks, too. Sessions that are saved, belong to an experiment, or are being deleted, are left out."""
         here, side, deep = _WORKSPACE, WorkspaceId("1" * 16), WorkspaceId("2" * 16)
         known = self.record()
         full = JournalRow(encode_journal([TreeEvent(tree=self.trees[0], at=3)]), 1, 3, 3, (self.trees[0],))

@@ -21,7 +21,7 @@ CALLS = (
     "renameat2,unlink,unlinkat,rmdir,mkdir,mkdirat,symlink,symlinkat,link,linkat,fchmod,mmap,writev,pwritev,"
     "copy_file_range,sendfile,ioctl"
 )
-"""All that this module understands, and what it must be sure is not used on a recorded file."""
+"""All calls that this module understands, or must find unused on recorded files."""
 
 _LINE = re.compile(rb"(\d+) +(\w+)\((.*)\) += (-?\w+)(?:<([^>]*)>)?")
 _UNFINISHED = re.compile(rb"(\d+) +(\w+)\((.*?)(?:, )? *<unfinished \.\.\.>$")
@@ -40,9 +40,9 @@ def can_trace() -> bool:
 
 
 def record(command: Sequence[str], root: str, start: str, trace: str) -> Recording:
-    """Run ``command`` and record what it does below ``root``, of which ``start`` is a copy. It is one process, and its
-    umask is 022. ``trace`` is a file for the raw trace. Raises `AssertionError` if it fails, or does what cannot be
-    rebuilt.
+    """Run ``command`` and record its changes below ``root``, of which ``start`` is a copy. It is one process, with the
+    umask 022. ``trace`` is a file for the raw trace. Raises `AssertionError` if it fails, or makes changes that cannot
+    be rebuilt.
     """
     options = ["-f", "-o", trace, "-xx", "-y", "-s", str(1 << 25), "-e", f"trace={CALLS}"]
     there = {os.path.join(at, name) for at, down, files in os.walk(os.fsencode(root)) for name in (*down, *files)}

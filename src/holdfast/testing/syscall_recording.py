@@ -1,8 +1,8 @@
-"""What a process did to some files, step by step, and what a disk may hold of it when power is lost.
+"""The changes of a process to some files, step by step, and their possible states on a disk after a power loss.
 
 The model is that of `holdfast.testing.powerloss`: content is durable once its file was synced, a directory's entry once
-the directory was, and of all that came after any part may be there, torn in the middle too. What a process did before
-it was killed is the state that lacks nothing.
+the directory was, and of all later changes any part may exist, even torn in the middle. After a kill of the process,
+the state is the complete one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECTOR = 512
 
 
 class Step(NamedTuple):
-    """One change, by the name of what it does and paths relative to the recorded root."""
+    """One change, by its name and with paths relative to the recorded root."""
 
     name: str
     path: bytes
@@ -33,7 +33,7 @@ class Step(NamedTuple):
 
 
 class _Node:
-    """A file, a link or a directory, with what of it is durable and what has been done to it since."""
+    """A file, a link or a directory, with its durable state and the changes since."""
 
     __slots__ = ("durable", "entries", "kind", "mode", "pending", "pending_entries")
 
@@ -55,7 +55,7 @@ class _Node:
         self.pending_entries = []
 
     def content(self, some: Any, torn: random.Random | None) -> bytes:
-        """What the file may hold, if of its changes those are there that ``some`` says."""
+        """A possible content of the file, with those of its changes for which ``some`` is true."""
         content = bytearray(self.durable)
         for offset, data in self.pending:
             if some():
@@ -86,14 +86,14 @@ def _do(content: bytearray, offset: int, data: bytes | None) -> None:
 
 
 class Recording:
-    """What a process did to the files below ``root``, which was as its copy ``start`` when it began."""
+    """The changes of a process to the files below ``root``, which was equal to its copy ``start`` before."""
 
     def __init__(self, root: bytes, start: bytes, steps: Sequence[Step], marks: Sequence[tuple[int, str]]) -> None:
         self._root = root
         self._start = start
         self.steps = steps
         self.marks = marks
-        """What the process said (``MARK text`` on standard output), each with how many steps came before."""
+        """The marks of the process (``MARK text`` on standard output), each with the number of steps before."""
 
     def rebuild(self, at: int, loss: Loss, seed: int = 0) -> None:
         """Make of the root what the disk may hold if power is lost after the first ``at`` steps. Times are not kept."""

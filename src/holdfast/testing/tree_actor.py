@@ -42,7 +42,7 @@ class TreeOperations(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close what is open."""
+        """Close the open descriptors."""
         ...
 
     def write(self, path: bytes, content: bytes, *, at: int | None = None) -> None:
@@ -120,7 +120,7 @@ class InterceptedActor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close what is open."""
+        """Close the open descriptors."""
         os.close(self._root)
 
     def open(self, path: bytes, flags: int, mode: int = 0o666) -> int:

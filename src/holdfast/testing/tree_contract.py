@@ -1,4 +1,4 @@
-"""What every `Tree` must do: subclass `TreeContract` and give it a fixture named ``space``, an `EditableTree`."""
+"""The contract of `Tree`: subclass `TreeContract` and give it a fixture named ``space``, an `EditableTree`."""
 
 from __future__ import annotations
 

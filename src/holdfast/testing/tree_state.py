@@ -26,7 +26,7 @@ class PathState(NamedTuple):
 
 
 def photograph(root: bytes | str | os.PathLike[str]) -> dict[bytes, PathState]:
-    """What is at every path below ``root``, and (as the empty path) the root itself."""
+    """The state of every path below ``root``, and (as the empty path) of the root itself."""
     top = os.fsencode(root)
     paths = list(_walk(top))
     groups: dict[tuple[int, int], list[bytes]] = {}

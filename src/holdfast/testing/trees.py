@@ -1,4 +1,4 @@
-"""What tests of trees share: a tree that can be edited behind its back, a sink in memory, plans from plain states."""
+"""Shared by tests of trees: a tree that can be edited outside the port, a sink in memory, plans from plain states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EditableTree(Protocol):
 
     @property
     def tree(self) -> Tree:
-        """What is tested."""
+        """The tree under test."""
         ...
 
     def write(self, path: bytes, content: bytes, permissions: int = 0o644) -> None:
@@ -34,7 +34,7 @@ class EditableTree(Protocol):
         ...
 
     def special(self, path: bytes) -> None:
-        """Put something at ``path`` that no checkpoint can hold, such as a fifo."""
+        """Put an object at ``path`` that no checkpoint can contain, such as a fifo."""
         ...
 
     def chmod(self, path: bytes, permissions: int) -> None:
@@ -97,7 +97,7 @@ def link(target: bytes) -> Entry:
 
 
 def state(scan: ScanResult, base: dict[bytes, Entry]) -> dict[bytes, Entry]:
-    """What the tree holds according to ``scan``, which may be relative to ``base``."""
+    """The content of the tree according to ``scan``, which may be relative to ``base``."""
     merged: dict[bytes, Entry | None] = {**(base if scan.base is not None else {}), **scan.changes}
     return {path: entry for path, entry in merged.items() if entry is not None}
 
@@ -123,5 +123,5 @@ def go(space: EditableTree, before: dict[bytes, Entry], target: Target) -> Apply
 
 
 def contents_of(target: Target) -> dict[bytes, tuple[int, bytes]]:
-    """What `EditableTree.contents` answers for a tree that holds exactly ``target``."""
+    """The result of `EditableTree.contents` for a tree with exactly the content ``target``."""
     return {path: (entry.mode, content) for path, (entry, content) in target.items()}

@@ -37,7 +37,7 @@ PROTOCOL_FEATURES: Final = ProtocolFeature.MQ | ProtocolFeature.REPLY_ACK | Prot
 
 
 class Message(NamedTuple):
-    """What is sent at once."""
+    """The bytes and descriptors to send at once."""
 
     data: bytes
     descriptors: tuple[int, ...] = ()
@@ -88,7 +88,7 @@ def mem_region(
 
 
 def config(request: int, offset: int, data: bytes, flags: int = 0, *, needs_reply: bool = False) -> Message:
-    """GET_CONFIG, with as many bytes as are asked for; SET_CONFIG."""
+    """GET_CONFIG, with as many bytes as requested; SET_CONFIG."""
     return message(request, struct.pack("=III", offset, len(data), flags) + data, needs_reply=needs_reply)
 
 
@@ -158,7 +158,7 @@ class Frontend:
         return self._read(size)
 
     def ask(self, request: int, payload: bytes = b"") -> bytes:
-        """Send a request that has a reply of its own, and return that."""
+        """Send a request that has its own reply, and return that."""
         self.send(message(request, payload))
         return self.receive(request)
 
@@ -207,14 +207,14 @@ class Frontend:
         return queue
 
     def stop(self, index: int) -> int:
-        """Stop a ring, and return where it is to go on."""
+        """Stop a ring, and return the position at which to resume."""
         found, base = struct.unpack("=II", self.ask(Request.GET_VRING_BASE, struct.pack("=II", index, 0)))
         assert found == index
         self._vrings.pop(index).close()
         return base
 
     def kick(self, index: int) -> None:
-        """Tell the device that chains are available, if it wants to be told."""
+        """Tell the device that chains are available, if it wants to know."""
         vring = self._vrings[index]
         if vring.queue.wants_kick():
             os.eventfd_write(vring.kick, 1)
@@ -233,7 +233,7 @@ class Frontend:
     def transact(
         self, index: int, readable: Sequence[bytes], writable: Sequence[int] = (), *, indirect: bool = True
     ) -> bytes:
-        """Have the device answer one request while there is no other in this ring, and return what it has written."""
+        """Have the device answer the only request in this ring, and return the bytes that it has written."""
         vring = self._vrings[index]
         head = vring.queue.add(readable, writable, indirect=indirect)
         self.kick(index)

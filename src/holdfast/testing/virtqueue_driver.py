@@ -1,7 +1,7 @@
-"""The driver's side of split virtqueues (virtio 1.1, section 2.6), as a guest's kernel has it: for tests of devices.
+"""The driver's side of split virtqueues (virtio 1.1, section 2.6), as in a guest's kernel: for tests of devices.
 
-It works in any writable buffer, and does nothing by itself: whether to kick, and when to look for what the device has
-used, is the caller's.
+It works in any writable buffer, and does nothing by itself: the caller decides whether to kick, and when to look for
+used chains.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INDEX: Final = 0xFFFF
 
 
 class NoSpaceError(Exception):
-    """The ring, or the guest's memory, is full until the device has used something."""
+    """The ring, or the guest's memory, is full until the device has used some chains."""
 
 
 class GuestRam:
@@ -44,7 +44,7 @@ class GuestRam:
 
     @property
     def region(self) -> MappedRegion:
-        """It, as a device has it."""
+        """The region as a device has it."""
         return MappedRegion(self.guest_address, self.user_address, self.view)
 
     def memory(self) -> GuestMemory:
@@ -73,7 +73,7 @@ class GuestRam:
 
 
 class UsedChain(NamedTuple):
-    """What the device has given back."""
+    """A chain returned by the device."""
 
     head: int
     written: int
@@ -155,20 +155,20 @@ class DriverQueue:
         return head
 
     def describe(self, index: int, address: int, length: int, flags: int, following: int = 0) -> None:
-        """Write a descriptor of the table, whatever it says."""
+        """Write a descriptor of the table, with any values."""
         _DESCRIPTOR.pack_into(
             self.ram.view, self.descriptors_at + DESCRIPTOR_BYTES * index, address, length, flags, following
         )
 
     def publish(self, head: int) -> None:
-        """Make what begins at ``head`` available, whatever it is."""
+        """Make the chain that begins at ``head`` available, valid or not."""
         self._store(self.available_at + 4 + 2 * (self.available_index % self.size), head)
         self.available_index = (self.available_index + 1) & _INDEX
         self._store(self.available_at + 2, self.available_index)
 
     def take_used(self) -> list[UsedChain]:
-        """What the device has used since this was last asked, in its order. Raises `AssertionError` if a chain is not
-        one that it has.
+        """The chains used by the device since the last call, in its order. Raises `AssertionError` for a chain that it
+        does not have.
         """
         found: list[UsedChain] = []
         while self.used_index != self._load(self.used_at + 2):
@@ -188,7 +188,7 @@ class DriverQueue:
         return found
 
     def wants_kick(self) -> bool:
-        """Whether the device wants to be told of what was made available since this was last asked."""
+        """Whether the device wants to be notified of the chains made available since the last call."""
         new, old = self.available_index, self._kicked
         self._kicked = new
         if new == old:
@@ -207,7 +207,7 @@ class DriverQueue:
             self._store(self.available_at, 0)
 
     def suppress_calls(self) -> None:
-        """Have the device not interrupt; with `Feature.EVENT_IDX` this is no more than that the index stays behind."""
+        """Keep the device from interrupting; with `Feature.EVENT_IDX` only by not advancing the index."""
         self._calls_requested = False
         if not self.features & Feature.EVENT_IDX:
             self._store(self.available_at, 1)

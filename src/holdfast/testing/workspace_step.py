@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def do_step(
     context: Context, work: Callable[[InterceptedActor], object], *, run: str = "", ends: bool = True
 ) -> StepId:
-    """Open the log, do ``work`` in a new step, and close both; unless it ``ends``, the keeper is as good as killed."""
+    """Open the log, do ``work`` in a new step, and close both; unless it ``ends``, as if the keeper were killed."""
     root = os.open(context.workspace.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     log = UndoLog(prepare_log(context), root, context.clock, limits=log_limits(context), least=known_numbers(context))
     try:

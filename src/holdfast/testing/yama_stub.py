@@ -1,7 +1,7 @@
-"""Stands in for Yama where the kernel has none: a keeper that may not look at processes, whatever their parents are.
+"""Simulates Yama where the kernel has none: a keeper that may not inspect processes, whoever their parents are.
 
 A filter fails the calls that Yama fails with ``kernel.yama.ptrace_scope`` of 1; in the keeper alone, so that the
-parents of its trees can do what they can do there.
+parents of its trees keep their abilities.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def see_nothing() -> None:
 
 def refuse_calls(numbers: Iterable[int]) -> None:
     """From now on these system calls of this process fail with EPERM."""
-    # (Python programs within the run load this module, too.)
+    # (Python programs in the run load this module, too.)
     from holdfast.supervisor.confinement.seccomp_notify import give_up_privileges
     from holdfast.supervisor.confinement.seccomp_program import ALLOW, ERRNO, INSTRUCTION
 
