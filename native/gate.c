@@ -1,4 +1,4 @@
-// A fair lock: a thread that takes it again and again does not keep others from it. Python's own lock is not fair, and
+// A fair lock: a thread that takes it repeatedly does not keep others from it. Python's own lock is not fair, and
 // cannot be taken without the interpreter.
 
 #include "hot.h"

@@ -1,5 +1,5 @@
-// Records as MessagePack, framed and appended with one write(2) each: byte for byte what
-// holdfast.undo.journal.segments and holdfast.undo.journal.records write.
+// Records as MessagePack, framed and appended with one write(2) each: byte for byte the format of
+// holdfast.undo.journal.segments and holdfast.undo.journal.records.
 //
 // Sources: the MessagePack specification; docs/formats/undo-log.md; CRC-32 as in ISO 3309, by eight bytes at a time.
 
@@ -80,8 +80,8 @@ void put_int(struct frame *frame, int64_t number)
     put_head(frame, (uint8_t)((number < 0 ? 0xd0 : 0xcc) + power), (uint64_t)number, 1 << power);
 }
 
-// A time may be any number of seconds: after the year 2262 nanoseconds take all 64 bits, and after 2554, as before 1677,
-// what they can say last is said (holdfast.files.linux.metadata.mtime_of).
+// A time may be any number of seconds: after the year 2262 nanoseconds take all 64 bits, and times after 2554, or
+// before 1677, are clamped to the limits (holdfast.files.linux.metadata.mtime_of).
 void put_time(struct frame *frame, struct timespec time)
 {
     __int128 number = (__int128)time.tv_sec * 1000000000 + time.tv_nsec;
@@ -126,7 +126,7 @@ int journal_write(struct journal *journal, const uint8_t *at, size_t size)
         return 0;
     }
     int error = written < 0 ? errno : ENOSPC;
-    // Nothing may stand behind a record that was cut short.
+    // No record may follow one that was truncated.
     if (written > 0 && ftruncate(journal->fd, (off_t)journal->written))
         journal->is_broken = true;
     return error;

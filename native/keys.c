@@ -1,7 +1,7 @@
 // A set of byte strings, each with a number: open addressing with linear probing, at most two thirds full.
 //
 // The supervised program chooses the keys, so the hash is SipHash-1-3 (Aumasson and Bernstein, 2012) with a key of this
-// process's own: nothing that a program names can make a look-up long.
+// process: no choice of names can make look-ups slow.
 
 #include "hot.h"
 #include <sys/random.h>
@@ -93,7 +93,7 @@ bool keys_reserve(struct keys *keys, size_t bytes)
 {
     if ((keys->used + 1) * 3 <= keys->room * 2 && keys->stored + bytes <= keys->store_room)
         return true;
-    // (What is gone leaves its bytes in the store until here.)
+    // (Removed keys leave their bytes in the store until here.)
     struct keys grown = {.room = FIRST_ROOM, .used = keys->live, .live = keys->live, .store_room = FIRST_STORE};
     size_t stored = bytes;
     for (size_t at = 0; at < keys->room; at++)

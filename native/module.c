@@ -1,4 +1,4 @@
-// What Python sees: holdfast._hot. Its stubs, in src/holdfast/_hot.pyi, say what each does.
+// The interface for Python: holdfast._hot. Its stubs, in src/holdfast/_hot.pyi, document each function.
 
 #define Py_LIMITED_API 0x030b0000
 #define PY_SSIZE_T_CLEAN
@@ -16,10 +16,10 @@ static void free_self(PyObject *self)
     Py_DECREF(type);
 }
 
-// What is behind an object, and the gate under which it is read and changed.
+// The data of an object, and the gate under which it is read and changed.
 struct shared {
     PyObject_HEAD
-    PyObject *owner;            // what has to live as long
+    PyObject *owner;            // must live as long
     struct gate *gate;
     void *base;
 };
@@ -94,7 +94,7 @@ static PyObject *gate_enter(PyObject *self, PyObject *unused)
     return PyBool_FromLong(enter(&((Gate *)self)->gate, true));
 }
 
-// What threading.Condition asks a lock that may be taken several times.
+// The methods that threading.Condition needs of a reentrant lock.
 
 static PyObject *gate_owned(PyObject *self, PyObject *unused)
 {
@@ -231,7 +231,7 @@ static bool key_of(PyObject *from, uint64_t pair[2], struct bytes *key)
     return true;
 }
 
-// Adds a key, with its value, or drops it, if there is none.
+// Adds a key with its value, or drops it if there is none.
 static PyObject *change_set(struct gate *gate, struct keys *keys, struct bytes key, const long long *value)
 {
     enter(gate, true);
@@ -348,7 +348,7 @@ static PyObject *step_set(PyObject *object, void *which)
     return Py_NewRef(((Step *)object)->sets[(intptr_t)which]);
 }
 
-// What has grown, as one MessagePack array; None if nothing has. It is empty afterwards.
+// Returns the collected data as one MessagePack array; None if there is none. It is empty afterwards.
 static PyObject *take(struct gate *gate, struct grown *grown)
 {
     enter(gate, true);
@@ -526,7 +526,7 @@ static PyObject *log_take_number(PyObject *object, PyObject *unused)
     return PyLong_FromLongLong(number);
 }
 
-// (Without any lock: the caller may have the gate, for which the thread that has the turn may wait.)
+// (Without any lock: the caller may have the gate, for which the thread with the turn may be waiting.)
 static PyObject *log_forget_callers(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -653,7 +653,7 @@ static PyObject *tree_set_territory(PyObject *object, PyObject *args)
     tree->territory_until = 0;
     tree->border_count = 0;
     size_t filled = 0;
-    bool fits = top_size > 1 && top_size < PATH_ROOM;     // (a workspace that is the root of all has rules of its own)
+    bool fits = top_size > 1 && top_size < PATH_ROOM;     // (a workspace at the root of all has its own rules)
     for (Py_ssize_t at = 0; fits && at < PyTuple_Size(borders); at++) {
         char *border;
         Py_ssize_t size;
@@ -691,7 +691,7 @@ static PyObject *tree_learn(PyObject *object, PyObject *args)
     struct step *its = ((Step *)step)->shared.base;
     enter(tree->turn, true);
     struct caller *caller = &tree->callers[(unsigned)tid % CALLERS];
-    // (Mostly it is known: only this one call was left to Python.)
+    // (Usually it is known: only this one call was left to Python.)
     if (caller->tid != tid || caller->epoch != epoch || caller->step != its || !is_alive(caller)) {
         forget_caller(caller);
         int own = fcntl(proc, F_DUPFD_CLOEXEC, 0);
@@ -712,8 +712,8 @@ static PyObject *tree_close(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-// The directories that callers were led to are closed: what is open keeps a file system from being unmounted. Threads
-// that have ended are forgotten.
+// Closes the cached directories of callers, as open descriptors keep a file system from being unmounted. Forgets
+// threads that have ended.
 static PyObject *tree_release(PyObject *object, PyObject *unused)
 {
     (void)unused;

@@ -1,8 +1,8 @@
-// The calls that are carried out here: journalled first, what they would lose kept, and then done, exactly as
-// holdfast.undo.recorder and holdfast.supervisor.operations do it. What needs a second thought is left to these.
+// The calls performed here: they are journalled first, lost content is preserved, and then they are done, exactly as in
+// holdfast.undo.recorder and holdfast.supervisor.operations. Unusual cases are left to these.
 //
-// Under the gate, in this order: all that may leave the call to Python is asked; that the caller still waits; the records
-// are written; that it still waits; the operation. Nothing can happen before it can be reversed.
+// Under the gate, in this order: all checks that may leave the call to Python; that the caller still waits; the records
+// are written; that it still waits; the operation. No change can happen before it can be reversed.
 
 #include "hot.h"
 #include <linux/fs.h>
@@ -64,7 +64,7 @@ static int64_t take_number(struct call *call)
     return ++call->log->journal.seq;
 }
 
-// Adds what is in the frame.
+// Adds the content of the frame.
 static bool grow(struct call *call, struct grown *grown)
 {
     struct bytes body = {call->frame.bytes + FRAME_HEAD, call->frame.size - FRAME_HEAD};
@@ -78,7 +78,7 @@ static void forget_last(struct call *call)
     records->count = (uint32_t)call->marks[1];
 }
 
-// Journals the record in the frame, as one of the step's. Returns 0 or ENOSPC: what it speaks of must not happen.
+// Journals the record in the frame, as one of the step's. Returns 0 or ENOSPC: then its change must not happen.
 static int append(struct call *call)
 {
     struct grown *records = &call->caller->step->records;
@@ -92,16 +92,16 @@ static int append(struct call *call)
     return ENOSPC;
 }
 
-// What the last record speaks of did not happen.
+// The change of the last record did not happen.
 static void retract(struct call *call, int64_t seq)
 {
     forget_last(call);
     begin_record(call, FAILED, 1, take_number(call));
     put_int(&call->frame, seq);
-    journal_append(&call->log->journal, &call->frame);  // (a reversal sees for itself)
+    journal_append(&call->log->journal, &call->frame);  // (a reversal checks this itself)
 }
 
-// Journals the record in the frame, and asks once more whether the caller waits. Returns 0, or why the call fails.
+// Journals the record in the frame, and checks again whether the caller waits. Returns 0, or the error for the call.
 static int announce(struct call *call, int64_t seq)
 {
     int error = append(call);
@@ -132,7 +132,7 @@ static void put_metadata(struct call *call, const struct stat *about)
 
 static const struct bytes NOTHING = {(const uint8_t *)"", 0};
 
-// The names in a directory are going to change, and with them its mtime: once for a step.
+// The names in a directory will change, and with them its mtime: recorded once for a step.
 static int touch_parent(struct call *call, const struct place *place)
 {
     struct step *step = call->caller->step;
@@ -159,7 +159,7 @@ struct contact {
     uint64_t device, inode;     // (0: the root's device)
 };
 
-// Whether the step may change something now, and there is memory for what it notes of one call.
+// Whether the step may make changes now, and there is memory for the notes of one call.
 static bool is_ready(struct call *call)
 {
     struct log *log = call->log;
@@ -177,7 +177,7 @@ static bool is_ready(struct call *call)
     return true;
 }
 
-// Finds where the path at an address of the caller's leads, which is read into `path`; the step may change it.
+// Finds the place of the path at an address of the caller's, which is read into `path`; the step may change it.
 static bool find(struct call *call, int from, uint64_t address, char *path, struct place *place)
 {
     return read_path(call, address, path) && find_place(call, from, path, place) && is_ready(call);
@@ -206,7 +206,7 @@ static bool is_known_place(const struct call *call, const struct place *place)
     return keys_has(&call->log->places, number_of(&hash));
 }
 
-// Whether an object has no extended attributes but those that the kernel's policy sets. `fd` may be O_PATH.
+// Whether an object has no extended attributes except those of the kernel's policy. `fd` may be O_PATH.
 static bool is_without_attributes(int fd)
 {
     char path[32], names[512];
@@ -219,7 +219,7 @@ static bool is_without_attributes(int fd)
     return true;
 }
 
-// See _state in holdfast.undo.recorder.last_state: 1, which nothing is left with, if there is more to compare.
+// See _state in holdfast.undo.recorder.last_state: 1, which no object is left with, if there is more to compare.
 static int64_t directory_state(const struct place *place, const struct stat *about)
 {
     if (about->st_uid >> 24 || about->st_gid >> 22 || place->dir < 0)
@@ -232,8 +232,8 @@ static int64_t directory_state(const struct place *place, const struct stat *abo
     return is_plain ? -1 - (int64_t)state : 1;
 }
 
-// Whether others have changed the object since it was last told what they change, as far as its ctime tells. A directory
-// has another one after each name that the step itself has taken from it.
+// Whether others have changed the object since their changes were last reported, as far as its ctime shows. The ctime
+// of a directory also changes with each name that the step itself has taken from it.
 static bool is_news(const struct call *call, const struct stat *about)
 {
     const uint64_t inode = about->st_ino;
@@ -242,7 +242,7 @@ static bool is_news(const struct call *call, const struct stat *about)
     return changed >= call->log->read_at && !(own && *own == changed);
 }
 
-// A name was taken from a directory, which was `before` no news.
+// A name was taken from a directory, whose status `before` was no news.
 static void note_emptied(struct call *call, int dir, const struct stat *before)
 {
     struct stat now;
@@ -253,8 +253,8 @@ static void note_emptied(struct call *call, int dir, const struct stat *before)
     *keys_find(&call->caller->step->emptied, number_of(&inode)) = ns_of(now.st_ctim);
 }
 
-// Whether a step that comes upon an object for the first time finds it as the last step left it, as far as can be told
-// by its ctime, and no edit by others is to be looked for before.
+// Whether a step that finds an object for the first time finds it as the last step left it, as far as its ctime shows,
+// so that no edit by others must be looked for first.
 static bool is_as_left(struct call *call, const struct place *place, const struct object *object)
 {
     const struct contact contact = contact_of(object);
@@ -275,8 +275,8 @@ static void note_contact(struct call *call, const struct object *object)
     keys_add(&call->caller->step->contacts, (struct bytes){(const uint8_t *)&contact, sizeof contact});
 }
 
-// What an object looks like before the step changes it for the first time: see note_seen in
-// holdfast.undo.recorder._content_changes. In a frame of its own, as it is no record.
+// The state of an object before the step changes it for the first time: see note_seen in
+// holdfast.undo.recorder._content_changes. In a separate frame, as it is no record.
 static bool note_before(struct call *call, const struct object *object)
 {
     const struct stat *about = &object->about;
@@ -308,7 +308,7 @@ static int make(struct call *call, const struct place *place, const char *type, 
     return result < 0 ? -error : result;
 }
 
-// Umask and working directory belong to all threads together until one says otherwise.
+// All threads share umask and working directory until one of them unshares.
 static bool is_apart(void)
 {
     static __thread bool done;
@@ -317,7 +317,7 @@ static bool is_apart(void)
     return done;
 }
 
-// Makes what is not there; a file is opened, too.
+// Makes a missing object; a file is opened, too.
 static bool create(struct call *call, const struct place *place, const char *type, int flags, mode_t mode)
 {
     struct step *step = call->caller->step;
@@ -331,7 +331,7 @@ static bool create(struct call *call, const struct place *place, const char *typ
     if (error)
         return answer(call, 0, error);
     int64_t seq = take_number(call);
-    // (Where a process outside was quicker, and that is no error, Python tries again.)
+    // (If an outside process was quicker, and that is no error, Python tries again.)
     const bool may_exist = opens && !(flags & O_EXCL);
     if (!faccessat(place->dir, place->name, F_OK, AT_SYMLINK_NOFOLLOW))
         return !may_exist && answer(call, 0, EEXIST);
@@ -347,7 +347,7 @@ static bool create(struct call *call, const struct place *place, const char *typ
         retract(call, seq);
         return made == -EEXIST && may_exist ? false : answer(call, 0, -made);
     }
-    // (A file by its descriptor: a process outside may have taken its name away, or given it to another one.)
+    // (A file by its descriptor: an outside process may have removed its name, or given it to another one.)
     struct object object;
     object.identity_size = opens ? identity_of(made, "", object.identity)
                                  : identity_of(place->dir, place->name, object.identity);
@@ -361,7 +361,7 @@ static bool create(struct call *call, const struct place *place, const char *typ
     begin_record(call, MADE, 2, take_number(call));
     put_int(&call->frame, seq);
     put_bytes(&call->frame, identity(&object));
-    // It is there by now. If this cannot be written, it is not known after a crash who made it.
+    // It exists by now. If this cannot be written, its creator is unknown after a crash.
     if (grow(call, &step->records))
         journal_append(&log->journal, &call->frame);
     return opens ? answer_with(call, made, flags & O_CLOEXEC) : answer(call, 0, 0);
@@ -382,7 +382,7 @@ static bool make_link(struct call *call, uint64_t target, int from, uint64_t pat
 
 // Taking names away ------------------------------------------------------------------------------------------------
 
-// (Not every C library has it.)
+// (Some C libraries lack it.)
 static int rename_at(int from, const char *name, int to, const char *new_name, unsigned flags)
 {
     return (int)syscall(SYS_renameat2, from, name, to, new_name, flags);
@@ -393,7 +393,7 @@ static void kept_name(char name[24], int64_t number)
     snprintf(name, 24, "%02x/%016llx", (unsigned)(number % 256), (unsigned long long)number);
 }
 
-struct entry {  // what getdents64(2) writes
+struct entry {  // the format of getdents64(2)
     uint64_t inode;
     int64_t offset;
     uint16_t size;
@@ -401,7 +401,7 @@ struct entry {  // what getdents64(2) writes
     char name[];
 };
 
-// 1 if the directory is empty, 0 if it is not, -1 if we may not look.
+// 1 if the directory is empty, 0 if it is not, -1 if it is unreadable.
 static int is_empty(int dir, const char *name)
 {
     int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -421,7 +421,7 @@ static int is_empty(int dir, const char *name)
     return size < 0 ? -1 : !found;
 }
 
-// Renames what is at the place into the log. Returns 0 or the error.
+// Renames the object at the place into the log. Returns 0 or the error.
 static int take_in(struct call *call, const struct place *place, int64_t seq, bool is_directory)
 {
     char kept[24];
@@ -429,7 +429,7 @@ static int take_in(struct call *call, const struct place *place, int64_t seq, bo
     if (rename_at(place->dir, place->name, call->log->kept, kept, RENAME_NOREPLACE))
         return errno;
     if (is_directory && is_empty(call->log->kept, kept) != 1) {
-        // Another process was quicker: what it made must not end in the log.
+        // Another process was quicker: its new entry must not end in the log.
         if (rename_at(call->log->kept, kept, place->dir, place->name, RENAME_NOREPLACE))
             return errno;
         return ENOTEMPTY;
@@ -480,7 +480,7 @@ static bool remove_name(struct call *call, const struct place *place, bool is_di
     log->moves++;
     if (error)
         retract(call, seq);
-    // (Where nothing can be renamed into the log, Python keeps it in another way.)
+    // (Where no file can be renamed into the log, Python preserves it in another way.)
     return error && is_kept ? false : answer(call, 0, error);
 }
 
@@ -571,7 +571,7 @@ static bool rename_name(struct call *call, int from, uint64_t path, int to, uint
 
 // Further names ----------------------------------------------------------------------------------------------------
 
-// Gives a file another name. (By its descriptor: another process may put something else in its place.)
+// Gives a file another name. (By its descriptor: another process may replace it.)
 static bool name_again(struct call *call, int fd, const struct place *source, const struct place *target)
 {
     const struct place itself = {.dir = fd, .name = ""};
@@ -622,8 +622,8 @@ static int reopen(int fd, int flags)
     return open(path_of(fd, path), flags | O_CLOEXEC);
 }
 
-// Copies the whole file into the log under this number: by its blocks, where the file system shares them. Returns how many
-// bytes were copied, or -1 with nothing left behind.
+// Copies the whole file into the log under this number: by its blocks, where the file system shares them. Returns the
+// number of copied bytes, or -1 without leaving a file.
 static int64_t copy_in(struct call *call, int source, int64_t number)
 {
     char kept[24], unfinished[32];
@@ -657,8 +657,8 @@ static bool is_dense(const struct stat *about)
     return about->st_blocks * 512 >= about->st_size;
 }
 
-// Keeps what a file holds before it is written to: a small one in the record, another one as a copy. False if Python is
-// to.
+// Preserves the content of a file before it is written to: a small one in the record, another one as a copy. False if
+// Python must do it.
 static bool capture(struct call *call, const struct place *place, int fd, struct object *object, int *error)
 {
     struct step *step = call->caller->step;
@@ -671,7 +671,7 @@ static bool capture(struct call *call, const struct place *place, int fd, struct
     if (call->log->copying || !object->about.st_nlink || fstatat(place->dir, place->name, &there, AT_SYMLINK_NOFOLLOW) ||
         there.st_ino != object->about.st_ino || there.st_dev != object->about.st_dev ||
         (!is_inline && (call->log->counts_names || !is_dense(&object->about))) ||
-        // (Python says when a step comes near its limit.)
+        // (Python handles a step near its limit.)
         (step->copied + object->about.st_size) * 10 >= call->log->most_copied * 9 ||
         !is_as_left(call, place, object) || !is_without_attributes(fd))
         return false;
@@ -695,7 +695,7 @@ static bool capture(struct call *call, const struct place *place, int fd, struct
                 is_inline ? (struct bytes){content, (size_t)size} : NOTHING);
     put_metadata(call, &object->about);
     *error = append(call);
-    // (The record comes before the copy: what others do to the path meanwhile is reversed before.)
+    // (The record comes before the copy: changes by others to the path meanwhile are reversed before.)
     if (!*error && !is_inline && (copied = copy_in(call, source, seq)) < 0) {
         retract(call, seq);
         close(source);
@@ -711,7 +711,7 @@ static bool capture(struct call *call, const struct place *place, int fd, struct
     return true;
 }
 
-// Opens a file that is there. It is cut short only when its content has been captured.
+// Opens an existing file. It is truncated only after its content was captured.
 static bool open_file(struct call *call, const struct place *place, int flags)
 {
     struct object object;
@@ -719,7 +719,7 @@ static bool open_file(struct call *call, const struct place *place, int flags)
     if (fd < 0)
         return false;
     bool is_here = !fstat(fd, &object.about) && S_ISREG(object.about.st_mode) && object.about.st_size <= SLOW_SIZE &&
-                   // (Of another user's, in a directory that is open to all, more is asked.)
+                   // (For another user's file in a directory open to all, more checks are needed.)
                    (object.about.st_uid == geteuid() ? object.about.st_mode & S_IRUSR : !(flags & O_CREAT)) &&
                    look_at(call, place, &object) && is_waiting(call);
     if (is_here)
@@ -742,7 +742,7 @@ static bool open_null(struct call *call, int flags)
     if (flags & O_EXCL || monotonic_ns() > call->tree->territory_until || is_at_border(call->tree, call->first) ||
         !is_alive(call->caller))
         return false;
-    // (It may be anything, such as a pipe, which would have us wait for a reader.)
+    // (It may be any object, such as a pipe, which would make us wait for a reader.)
     int found = open(call->first, O_PATH | O_NOFOLLOW | O_CLOEXEC), fd = -1;
     if (found >= 0 && !fstat(found, &about) && S_ISCHR(about.st_mode) && about.st_rdev == makedev(1, 3))
         fd = reopen(found, (flags & ~(O_CREAT | O_TRUNC | O_NOFOLLOW)) | O_NOCTTY);
@@ -751,14 +751,14 @@ static bool open_null(struct call *call, int flags)
     return fd >= 0 && answer_with(call, fd, flags & O_CLOEXEC);
 }
 
-// Whether the caller can be given one more descriptor, as its highest number is free: else nothing may be made, or cut
-// short, for it. (Python counts.)
+// Whether the caller can get one more descriptor, as its highest number is free: otherwise no file may be made or
+// truncated for it. (Python counts.)
 static bool has_room(const struct call *call)
 {
     struct rlimit limit;
     char last[32];
     if (prlimit(call->tid, RLIMIT_NOFILE, NULL, &limit))
-        return true;    // (of another user's process only administrators are told)
+        return true;    // (for another user's process only administrators may)
     snprintf(last, sizeof last, "fd/%llu", (unsigned long long)limit.rlim_cur - 1);
     struct stat about;
     return limit.rlim_cur && fstatat(call->caller->proc, last, &about, AT_SYMLINK_NOFOLLOW);
@@ -814,7 +814,7 @@ static int perform(int fd, const struct change *change)
     }
 }
 
-// Changes what `fd`, which is closed, refers to.
+// Changes the object of `fd`, which is closed.
 static bool describe(struct call *call, const struct place *place, int fd, const struct change *change)
 {
     struct step *step = call->caller->step;
@@ -843,7 +843,7 @@ static bool describe(struct call *call, const struct place *place, int fd, const
     return is_here && is_done && answer(call, 0, error);
 }
 
-// The number of a path /proc/self/fd/NUMBER: so C libraries change the mode of what must not be a link. Else -1.
+// The number in a path /proc/self/fd/NUMBER: C libraries change the mode without following a link so. Otherwise -1.
 static int number_in(const struct call *call, const char *path)
 {
     static const char head[] = "/proc/self/fd/";
@@ -851,7 +851,7 @@ static int number_in(const struct call *call, const char *path)
     if (strncmp(path, head, sizeof head - 1) || !*digits || strlen(digits) > 6 ||
         digits[strspn(digits, "0123456789")] || (*digits == '0' && digits[1]))
         return -1;
-    // (They are the process's, which another one of its threads need not share.)
+    // (The descriptors are those of the process, which another of its threads need not share.)
     int leader = (int)syscall(SYS_pidfd_open, call->tid, 0);
     if (leader < 0)
         return -1;

@@ -1,5 +1,5 @@
-// Calls that wait: received, their arguments read once, and answered. The memory, the numbers and the timing are the
-// supervised program's, which may be hostile: every length is bounded, and nothing is allocated.
+// Waiting calls: received, their arguments read once, and answered. The memory, the numbers and the timing belong to
+// the supervised program, which may be hostile: every length is bounded, and no memory is allocated.
 //
 // Sources: seccomp_unotify(2), process_vm_readv(2), include/uapi/linux/seccomp.h.
 
@@ -20,7 +20,7 @@
 
 enum { PAGE = 4096, FIRST = 256 };
 
-// Whether the serving thread has something to do first: that a process has ended comes before what its parent does next.
+// Whether the serving thread has other work first: the end of a process comes before its parent's next call.
 static bool has_news(const struct tree *tree)
 {
     struct epoll_event event;
@@ -45,8 +45,8 @@ static bool carry_out(struct tree *tree, struct call *call, const struct seccomp
     return is_done;
 }
 
-// Waits for a call that Python is to carry out, and puts it into `notification`, a struct seccomp_notif; carries out the
-// others. False without one: it `is_gone` if none will come any more, else a signal has come, or the caller has ended.
+// Waits for a call for Python, and puts it into `notification`, a struct seccomp_notif; performs the others. False
+// without one: it `is_gone` if none will come any more, otherwise a signal has come, or the caller has ended.
 bool receive(struct tree *tree, struct call *call, void *notification, bool *is_gone)
 {
     *is_gone = false;
@@ -65,7 +65,7 @@ bool receive(struct tree *tree, struct call *call, void *notification, bool *is_
     }
 }
 
-// Asks the kernel about a call. What stops this thread for a moment (a debugger, the machine's sleep) interrupts that.
+// Asks the kernel about a call. Any short stop of this thread (a debugger, the machine's sleep) interrupts that.
 static int ask(const struct call *call, unsigned long request, void *about)
 {
     int result;
@@ -75,14 +75,14 @@ static int ask(const struct call *call, unsigned long request, void *about)
     return result;
 }
 
-// Whether the caller still waits, and was not killed: so what was read and opened by its number was its own.
+// Whether the caller still waits, and was not killed: so all data read and files opened by its number were its own.
 bool is_waiting(const struct call *call)
 {
     uint64_t id = call->id;
     return !ask(call, SECCOMP_IOCTL_NOTIF_ID_VALID, &id);
 }
 
-// The call returns `value`, or fails with `error`. (A caller that was killed needs no answer.)
+// The call returns `value`, or fails with `error`. (A killed caller needs no answer.)
 bool answer(const struct call *call, int64_t value, int error)
 {
     struct seccomp_notif_resp response = {.id = call->id, .val = error ? 0 : value, .error = -error};
@@ -90,8 +90,8 @@ bool answer(const struct call *call, int64_t value, int error)
     return true;
 }
 
-// The call returns a copy of `fd`. Ours is closed before the caller goes on: what it has written it may want to execute,
-// or to unlock. (SECCOMP_ADDFD_FLAG_SEND is quicker by 5 us, and would let it go on first.)
+// The call returns a copy of `fd`. Ours is closed before the caller continues: it may want to execute or unlock the
+// file. (SECCOMP_ADDFD_FLAG_SEND is quicker by 5 us, and would let it continue first.)
 bool answer_with(const struct call *call, int fd, bool is_cloexec)
 {
     struct seccomp_notif_addfd adding = {
@@ -102,8 +102,8 @@ bool answer_with(const struct call *call, int fd, bool is_cloexec)
     return answer(call, number, error);
 }
 
-// The path at an address of the caller's, with its zero byte. A read never reaches into a page that might not be mapped
-// unless what came before it did not suffice.
+// The path at an address of the caller's, with its zero byte. A read never reaches into a possibly unmapped page unless
+// the bytes before it did not suffice.
 bool read_path(const struct call *call, uint64_t address, char *path)
 {
     size_t found = 0, most = FIRST;

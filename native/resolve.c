@@ -1,6 +1,6 @@
-// Where a path leads, held by descriptors. Only what needs no rule is found here: for a caller that sees what the keeper
-// sees and may what it may, in the workspace, on its own mount, away from every border. What else there is, Python's
-// resolution finds (holdfast.supervisor.resolution).
+// Finds the object of a path, by descriptors. Only paths that need no rule are handled here: for a caller with the same
+// view and permissions as the keeper, in the workspace, on its own mount, away from every border. Python's resolution
+// finds all others (holdfast.supervisor.resolution).
 
 #include "hot.h"
 #include <linux/openat2.h>
@@ -8,7 +8,7 @@
 #include <sys/sysmacros.h>
 #include <time.h>
 
-// What statx(2) says, by the kernel's own description: not every C library knows of mounts.
+// The result of statx(2), as the kernel describes it: not every C library supports mounts.
 struct seen {
     uint32_t mask, block_size;
     uint64_t attributes;
@@ -57,7 +57,7 @@ bool find_caller(struct call *call)
 {
     struct caller *caller = &call->tree->callers[(unsigned)call->tid % CALLERS];
     call->caller = caller;
-    // (Who is in a pid namespace that the keeper does not see has the number 0, as has a free place.)
+    // (A caller in a pid namespace invisible to the keeper has the number 0, as has a free entry.)
     return call->tid && caller->tid == call->tid && caller->epoch == atomic_load(&call->log->epoch);
 }
 
@@ -87,7 +87,7 @@ void tree_begin(struct tree *tree)
 {
     struct seen seen;
     pthread_mutex_init(&tree->receiving, NULL);
-    // (Where objects have no handles, as on overlayfs, Python tells them in another way.)
+    // (Where objects have no handles, as on overlayfs, Python identifies them in another way.)
     uint8_t own[IDENTITY_ROOM];
     tree->mount = identity_of(tree->root, "", own) && see(tree->root, &seen) ? seen.mount : 0;
 }
@@ -110,7 +110,7 @@ static bool is_below(const char *path, const char *top, size_t size)
     return !strncmp(path, top, size) && (path[size] == '/' || !path[size]);
 }
 
-// Whether nothing may be changed at an absolute path.
+// Whether an absolute path is protected against changes.
 bool is_at_border(const struct tree *tree, const char *path)
 {
     const char *border = tree->borders;
@@ -126,8 +126,8 @@ const char *path_of(int fd, char path[32])
     return path;
 }
 
-// The path of what `fd` refers to, below the workspace's root, whose own path is left out. Null where a rule may apply
-// to it: outside, beyond another mount, at a border, in an undo log, or without a name.
+// The path of the object of `fd`, relative to the workspace's root. Null where a rule may apply to it: outside, beyond
+// another mount, at a border, in an undo log, or without a name.
 static const char *path_below(const struct tree *tree, int fd, char room[PATH_ROOM], struct seen *found)
 {
     if (monotonic_ns() > tree->territory_until || !tree->mount)
@@ -151,27 +151,27 @@ static const char *path_below(const struct tree *tree, int fd, char room[PATH_RO
     return *path ? path + 1 : path;
 }
 
-// Whether what is at this path, called `name`, may be made, changed or taken away here.
+// Whether the object at this path, named `name`, may be made, changed or removed here.
 static bool is_plain(const struct tree *tree, const char *path, const char *name)
 {
     if (!*name || !strcmp(name, ".") || !strcmp(name, "..") || !strcmp(name, ".holdfast") || !strcmp(name, "undo"))
         return false;
     const char *border = tree->borders;
     for (size_t at = 0; at < tree->border_count; at++, border += strlen(border) + 1)
-        // (A border that lies below the name would move with it.)
+        // (A border below the name would move with it.)
         if (is_below(border, tree->top, tree->top_size) && border[tree->top_size] &&
             is_below(border + tree->top_size + 1, path, strlen(path)))
             return false;
     return true;
 }
 
-// Where the caller begins, in its directory in /proc: its working directory, or one of its descriptors.
+// The start of the caller's path, in its directory in /proc: its working directory, or one of its descriptors.
 static int way_from(char *way, int from)
 {
     return from == AT_FDCWD ? sprintf(way, "cwd") : sprintf(way, "fd/%d", from);
 }
 
-// How the caller gets to a directory: from its own in /proc, unless it begins at the root. False if that is too long.
+// The caller's way to a directory: from its own in /proc, unless it begins at the root. False if that is too long.
 static bool way_to(char way[WAY_ROOM], int from, const char *head, size_t size)
 {
     int begun = 0;
@@ -186,7 +186,7 @@ static bool way_to(char way[WAY_ROOM], int from, const char *head, size_t size)
     return true;
 }
 
-// Whether the thread is still there, so that its number cannot be another one's.
+// Whether the thread still exists, so that its number cannot belong to another one.
 bool is_alive(const struct caller *caller)
 {
     return !faccessat(caller->proc, "comm", F_OK, 0);
@@ -298,8 +298,8 @@ bool find_place(struct call *call, int from, const char *path, struct place *pla
     return is_plain(tree, place->room, place->name);
 }
 
-// What a descriptor of the caller's refers to, if that has a name in the workspace: `fd` is O_PATH, the caller's to
-// close. The descriptor must be one that the call can be made with, unless it `is_named` by its path in /proc.
+// The object of a descriptor of the caller's, if that has a name in the workspace: `fd` is O_PATH, and the caller must
+// close it. The descriptor must be usable for the call, unless it `is_named` by its path in /proc.
 bool find_object(struct call *call, int number, bool is_named, struct place *place, int *fd)
 {
     char way[32];

@@ -1,4 +1,4 @@
-// An open step: what it need not record again, and what Python has not taken over yet.
+// An open step: the facts that it need not record again, and those that Python has not taken over yet.
 
 #include "hot.h"
 
