@@ -113,7 +113,7 @@ for line in sys.stdin:
         caller.start()
     print(json.dumps([caller.result() for caller in callers]), flush=True)
 """
-_TREES = 40
+_TREES = 100
 _LATE = 15_000_000_000
 """A time of which nanoseconds take all 64 bits; where the file system has none as late, the last that it has."""
 _CALLS = 60
@@ -343,8 +343,9 @@ def _kept(photo: dict[bytes, PathState]) -> dict[bytes, PathState]:
     return {path: seen._replace(mtime=0) for path, seen in photo.items()}
 
 
-@given(given=st.lists(programs(_ANY, _CALLS), min_size=1, max_size=4), kind=st.sampled_from(("threads", "processes")))
-@settings(max_examples=examples(600, 60))
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+@given(given=st.lists(programs(_ANY, _CALLS), min_size=1, max_size=4))
+@settings(max_examples=examples(200, 30))
 def test_both_loops_do_the_same(agents: Agents, given: list[list[Call]], kind: str) -> None:
     """Also where several threads, or processes, make calls at once, each in a directory of its own."""
     directories = agents.directories(len(given))
@@ -406,10 +407,9 @@ def _recorded_changes(records: list[AnyRecord], there: set[bytes]) -> Counter[tu
     return found
 
 
-@given(
-    raced=st.lists(programs(_SHARED, _CALLS), min_size=2, max_size=4), kind=st.sampled_from(("threads", "processes"))
-)
-@settings(max_examples=examples(400, 30))
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+@given(raced=st.lists(programs(_SHARED, _CALLS), min_size=2, max_size=4))
+@settings(max_examples=examples(200, 15))
 def test_what_callers_do_to_the_same_names_happens_in_the_order_that_is_recorded(
     agents: Agents, raced: list[list[Call]], kind: str
 ) -> None:
