@@ -179,6 +179,14 @@ def _once(rounds: int) -> dict[str, object]:
     return {"wrong": [answer for answer in answers if answer]}
 
 
+def _rounds(rounds: int) -> dict[str, object]:
+    """Make those of a round whenever a line comes; the answers, and what has been carried out."""
+    for n, _line in zip(range(rounds), sys.stdin, strict=False):
+        answers = [each.make() for each in checked_calls(n)]
+        print(json.dumps([answers, [each.is_done() for each in checked_calls(n)]]), flush=True)
+    return {}  # (no more was asked for)
+
+
 if __name__ == "__main__":
     how, count = sys.argv[1], int(sys.argv[2])
     if how == "plant":
@@ -190,5 +198,6 @@ if __name__ == "__main__":
             "restarts": lambda: _under_signals(count, restarts=True),
             "killed": lambda: _killed(count),
             "once": lambda: _once(count),
+            "rounds": lambda: _rounds(count),
         }
         print(json.dumps(ways[how]()), flush=True)

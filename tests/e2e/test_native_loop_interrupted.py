@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from holdfast.files.linux.native import SWITCH
 from holdfast.supervisor.syscalls.table import ARCHITECTURES
 from holdfast.testing.tree_state import PathState, differences, photograph
 
+from ..sampling import some
 from ..waiting import stop, wait_until
 from . import checked_calls
 from .conftest import INSTALLED, Cli
@@ -82,3 +84,37 @@ def test_a_signal_to_a_call_that_nothing_has_taken_up_interrupts_it_or_begins_it
         if how == "restarts":
             assert run.stdout.readline() == b"made\n"
     assert (cli.root / "made").exists() == (how == "restarts")
+
+
+ENTERED = (
+    *("write", "openat", "open_by_handle_at", "mkdirat", "symlinkat", "linkat", "renameat2", "unlinkat", "ftruncate"),
+    *("copy_file_range", "fchmodat2", "fchownat", "utimensat", "ioctl"),
+)
+"""Calls of the keeper: at one of them it is killed, before the kernel carries it out. By ``ioctl`` it asks for callers,
+and answers them.
+"""
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("at", some(range(1, 240, 7), 5))
+def test_a_keeper_that_is_killed_at_any_call_of_its_own_leaves_what_can_be_taken_back(cli: Cli, at: int) -> None:
+    before = planted(cli, 2)
+    words = (*INSTALLED, "run", "--one-step", "--", sys.executable, CALLS, "once", "2")
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"ready\n"
+        told = f"inject={','.join(f'?{name}' for name in ENTERED)}:signal=KILL:when={at}"
+        tracer = subprocess.Popen(
+            ("strace", "-f", "-o", "/dev/null", "-e", told, "-p", str(keeper_of(cli.home))), stderr=subprocess.PIPE
+        )
+        assert tracer.stderr is not None
+        if b"attached" not in tracer.stderr.readline():
+            tracer.wait()
+            run.communicate(b"\n")
+            pytest.skip("a process cannot be traced here")
+        run.communicate(b"\n", timeout=60)
+        tracer.communicate(timeout=60)
+    cli.process("status")
+    if differences(before, photograph(cli.root)):  # (the step had come to its end)
+        cli.process("undo", "--run")
+    assert differences(before, photograph(cli.root)) == []
