@@ -442,10 +442,20 @@ def test_what_callers_do_to_the_same_names_happens_in_the_order_that_is_recorded
             assert named == {top + path for path in agent.photograph(name)}
 
 
+_ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+
+
 @pytest.mark.slow
-def test_nothing_is_wrong_with_what_the_native_loop_does_to_memory(tmp_path: Path) -> None:
-    """The module that is installed, built anew with sanitizers."""
-    libraries = [_library(name) for name in ("libasan.so", "libubsan.so")]
+@pytest.mark.parametrize(
+    ("flags_", "names"),
+    [(_ADDRESS, ("libasan.so", "libubsan.so")), (("-fsanitize=thread",), ("libtsan.so",))],
+    ids=["memory", "threads"],
+)
+def test_sanitizers_find_nothing_in_the_native_loop(
+    tmp_path: Path, flags_: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    """The module that is installed, built anew with them: for what it does to memory, and without its locks."""
+    libraries = [_library(name) for name in names]
     if not all(libraries):
         pytest.skip("needs gcc, with its sanitizers")
     package = tmp_path / "src" / "holdfast"
@@ -458,8 +468,7 @@ def test_nothing_is_wrong_with_what_the_native_loop_does_to_memory(tmp_path: Pat
     assert specification.loader is not None
     builder = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(builder)
-    flags = ("-g", "-U_FORTIFY_SOURCE", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
-    builder.build(package / builder.NAME, ("gcc",), flags)
+    builder.build(package / builder.NAME, ("gcc",), ("-g", "-U_FORTIFY_SOURCE", *flags_))
     agent = Agent(
         tmp_path,
         is_native=True,
@@ -472,15 +481,16 @@ def test_nothing_is_wrong_with_what_the_native_loop_does_to_memory(tmp_path: Pat
     assert agent.play("processes", [(".", [(mknodat, [CWD, pipe, 0o10600, 0], False) for pipe in pipes])]) == [[0, 0]]
     directories = itertools.cycle(range(_TREES))
 
-    @given(programs(_ANY, _CALLS))
+    @given(programs(_ANY, _CALLS), st.lists(programs(_SHARED, _CALLS), max_size=3))
     @settings(max_examples=examples(100, 10))
-    def play(program: list[Call]) -> None:
-        agent.play("processes", [(f"{next(directories)}/ws", _encoded(program, "processes"))])
+    def play(alone: list[Call], raced: list[list[Call]]) -> None:
+        directory = f"{next(directories)}/ws"
+        agent.play("processes", [(directory, _encoded(program, "processes")) for program in (alone, *raced)])
 
     play()
     agent.end()
     assert "runtime error" not in agent.log()
-    assert "AddressSanitizer" not in agent.log()
+    assert "Sanitizer" not in agent.log()
     assert agent.natively() > 20
 
 
