@@ -391,13 +391,13 @@ _RACED = {0, *(-number for number in (errno.EEXIST, errno.ENOENT, errno.EISDIR, 
 
 def _changes(name: str, arguments: tuple[int | bytes, ...]) -> list[tuple[bytes, int]]:
     """The names that a call makes (1) and takes away (-1), if it can."""
-    *_, last, _end = paths = [one for one in arguments if isinstance(one, bytes)] + [b""]
+    paths = [one for one in arguments if isinstance(one, bytes)]
     if name == "renameat2":
         return [(paths[0], -1), (paths[1], 1)]
     if name == "unlinkat":
-        return [(last, -1)]
+        return [(paths[0], -1)]
     is_opened = name == "openat" and not int(arguments[2]) & os.O_CREAT
-    return [] if is_opened or name == "fchmodat" else [(last, 1)]
+    return [] if is_opened or name == "fchmodat" else [(paths[-1], 1)]
 
 
 def _recorded_changes(records: list[AnyRecord], there: set[bytes]) -> Counter[tuple[bytes, int]]:
