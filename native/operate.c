@@ -78,18 +78,18 @@ static void forget_last(struct call *call)
     records->count = (uint32_t)call->marks[1];
 }
 
-// Journals the record in the frame, as one of the step's. Returns 0 or ENOSPC: then its change must not happen.
+// Journals the record in the frame, as one of the step's. Returns 0, or the error: then its change must not happen.
 static int append(struct call *call)
 {
     struct grown *records = &call->caller->step->records;
     call->marks[0] = records->size;
     call->marks[1] = records->count;
     if (!grow(call, records))
-        return ENOSPC;
-    if (!journal_append(&call->log->journal, &call->frame))
-        return 0;
-    forget_last(call);
-    return ENOSPC;
+        return ENOMEM;
+    int error = journal_append(&call->log->journal, &call->frame);
+    if (error)
+        forget_last(call);
+    return error;
 }
 
 // The change of the last record did not happen.

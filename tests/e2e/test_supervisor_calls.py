@@ -163,6 +163,31 @@ def test_a_program_for_the_same_processor_with_other_calls_is_ended_before_it_ch
     assert not (base / "tree" / "made").exists()
 
 
+FOREIGN_CALL = """
+import ctypes, mmap
+# push rbx; mov eax, 39 (mkdir); mov ebx, edi; mov ecx, 0o700; int 0x80; pop rbx; ret
+code = bytes.fromhex("53 b827000000 89fb b9c0010000 cd80 5b c3")
+MAP_32BIT = 0x40
+flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_32BIT
+memory = mmap.mmap(-1, 4096, flags, mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+memory.write(code.ljust(64) + b"made\\0")
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+print(ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint)(address)(address + 64))
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have no such calls")
+def test_a_call_of_another_kind_from_a_program_of_this_one_ends_it_before_it_changes_anything(base: Path) -> None:
+    """I1."""
+    words = [sys.executable, "-c", FOREIGN_CALL]
+    if subprocess.run(words, cwd=base / "outside", capture_output=True, check=False).stdout != b"0\n":
+        pytest.skip("the kernel carries out no 32-bit calls")
+    assert (base / "outside" / "made").is_dir()
+    run = f"import subprocess; print(subprocess.run({words!r}).returncode)"
+    assert supervised(base, sys.executable, "-c", run) == f"{-signal.SIGSYS}\n"
+    assert not (base / "tree" / "made").exists()
+
+
 LEASE = """
 import fcntl, os, signal, sys, threading
 act = {

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import stat
 import sys
+import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from platform import machine
 
 import pytest
+from hypothesis import given, settings
 
 from holdfast.model.clock import SystemClock
 from holdfast.supervisor.syscalls.pending_call import SlowError
@@ -23,7 +24,8 @@ from holdfast.undo.completion.step_sealer import StepEnd, seal_step
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 
-from ..some_calls import plant, some_call
+from ..sampling import examples
+from ..some_calls import CALLS, Call, plant, programs
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or machine() not in ARCHITECTURES, reason="the supervisor does not support this machine"
@@ -67,19 +69,18 @@ def carried_out(
     return puppet.do(ARCHITECTURES[machine()].numbers[name], *arguments) if outcome.native else outcome
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_calls_come_out_as_the_kernels_own_and_are_taken_back(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    trees = tmp_path / "tree", tmp_path / "twin"
-    for tree in trees:
-        plant(tree)
-    with (
-        recording(tmp_path) as world,
-        ScriptedProcess(os.fsencode(trees[0] / "ws")) as supervised,
-        ScriptedProcess(os.fsencode(trees[1] / "ws")) as native,
-    ):
-        for _ in range(80):
-            name, arguments = some_call(chance)
+@given(programs(CALLS, 80))
+@settings(max_examples=examples(200))
+def test_calls_come_out_as_the_kernels_own_and_are_taken_back(program: list[Call]) -> None:
+    with ExitStack() as opened:
+        base = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        trees = base / "tree", base / "twin"
+        for tree in trees:
+            plant(tree)
+        world = opened.enter_context(recording(base))
+        supervised = opened.enter_context(ScriptedProcess(os.fsencode(trees[0] / "ws")))
+        native = opened.enter_context(ScriptedProcess(os.fsencode(trees[1] / "ws")))
+        for name, arguments in program:
             expected = native.do(ARCHITECTURES[machine()].numbers[name], *arguments)
             got = carried_out(supervised, world, name, arguments)
             if got.error == errno.EXDEV != expected.error:

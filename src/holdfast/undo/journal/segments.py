@@ -62,8 +62,9 @@ class Journal:
         """Write a record, with one call. Raises `StorageError`: nothing that needs it may then happen."""
         data = _frame(record)
         if self._native is not None:
-            if error := self._native.append(data):
-                raise _failure(self._path(self._number), OSError(error, os.strerror(error)))
+            if number := self._native.append(data):
+                error = OSError(number, os.strerror(number))
+                raise _failure(self._path(self._number), error) from error
             return
         # Records behind a failed write or sync could not be trusted.
         if self._broken:

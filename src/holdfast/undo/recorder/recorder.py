@@ -68,6 +68,13 @@ _NEAR = 0.9
 """The part of a step's copying limit at which a warning is logged."""
 
 
+def _system_error(error: StorageError) -> OSError:
+    """What a program is told whose change cannot be journalled: the system's reason."""
+    cause = error.__cause__
+    number = (cause.errno if isinstance(cause, OSError) else None) or errno.EIO
+    return OSError(number, os.strerror(number))
+
+
 class Recorder:
     """Records the mutations of all open steps, in one order. Implements `Interceptor`; safe for several threads."""
 
@@ -393,7 +400,7 @@ class Recorder:
         try:
             self.on_foreign_edit(opened, paths, OURSELVES if self.last_state.is_restored(place, found) else "")
         except StorageError as error:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            raise _system_error(error) from error
 
     def is_of_open_step(self, path: bytes, object_: Identity) -> bool:
         """Whether an open step has made the object, or has put it at the path; the gate is held."""
@@ -528,7 +535,7 @@ class Recorder:
         try:
             self._journal.append(record)
         except StorageError as error:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            raise _system_error(error) from error
 
     def take_number(self) -> int:
         """The next sequence number; the gate is held."""
