@@ -14,6 +14,8 @@ from holdfast.supervisor.operations.registers import os_error
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.caller_identity import Caller
 
+_SHOWN = {resource.RLIMIT_FSIZE: b"Max file size", resource.RLIMIT_NOFILE: b"Max open files"}
+
 
 def check_room(caller: Caller) -> None:
     """Raise `OSError` (EMFILE) if the caller can get no further descriptor: ``open`` checks that first, and so neither
@@ -39,5 +41,17 @@ def check_size(caller: Caller, size: int) -> None:
 def _limit(caller: Caller, kind: int) -> int:
     try:
         return resource.prlimit(caller.tid, kind)[0]
-    except OSError:  # only administrators may see another user's
-        return resource.RLIM_INFINITY
+    except OSError:
+        return _shown_limit(caller, kind)
+
+
+def _shown_limit(caller: Caller, kind: int) -> int:
+    """The limit as ``/proc`` shows it to every process. (prlimit(2) tells it only to a process with the same user
+    numbers, or with CAP_SYS_RESOURCE, which root in a container often lacks.)
+    """
+    with suppress(OSError), open(f"/proc/self/fd/{caller.fd}/limits", "rb") as lines:
+        for line in lines:
+            if line.startswith(_SHOWN[kind]):
+                soft = line[len(_SHOWN[kind]) :].split()[0]
+                return resource.RLIM_INFINITY if soft == b"unlimited" else int(soft)
+    return resource.RLIM_INFINITY
