@@ -136,6 +136,10 @@ def commands_part() -> str:
     lines: list[str] = []
     told: dict[tuple[str, str], str] = {}
     for title, group in command_table.COMMANDS.items():
+        links = (f"[{family}](#{anchor(heading(family, commands[family]))})" for family in group)
+        lines.append(f"- {title.capitalize()}: {', '.join(links)}")
+    lines.append("")
+    for title, group in command_table.COMMANDS.items():
         lines += [f"## {title.capitalize()}", ""]
         for family in group:
             common = shared(family, commands)
@@ -143,6 +147,12 @@ def commands_part() -> str:
                 if name == family or name.startswith(f"{family} "):
                     lines += command_lines(name, command, *common, told)
     return "\n".join(lines).rstrip()
+
+
+def heading(name: str, command: Command) -> str:
+    """The heading of a command: its synopsis and its other names."""
+    aliases = (f" (`{alias}`)" for alias, of in command_table.ALIASES.items() if of == name)
+    return f"`{synopsis(name, command)}`" + "".join(aliases)
 
 
 def command_lines(
@@ -153,9 +163,8 @@ def command_lines(
     told: dict[tuple[str, str], str],
 ) -> Iterator[str]:
     """The section of one command; ``told`` has the section of every option that was told before."""
-    heading = f"`{synopsis(name, command)}`"
-    heading += "".join(f" (`{alias}`)" for alias, of in command_table.ALIASES.items() if of == name)
-    yield from (f"### {heading}", "")
+    own = heading(name, command)
+    yield from (f"### {own}", "")
     is_family = command.verbs is not None
     about = re.sub(r" `holdfast [a-z]+ COMMAND --help` tells all about one command\.", "", command.description)
     yield from (linked(about), "")
@@ -164,8 +173,8 @@ def command_lines(
     bullets: list[str] = []
     known: dict[str, list[str]] = {}
     for text, help_text in (taken | given).items():
-        title = told.setdefault((text, help_text), heading)
-        if title == heading:
+        title = told.setdefault((text, help_text), own)
+        if title == own:
             bullets.append(f"- `{text}`: {linked(help_text)}")
         else:
             known.setdefault(title, []).append(f"`{text}`")
