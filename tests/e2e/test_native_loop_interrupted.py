@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from platform import machine
 
@@ -95,24 +96,32 @@ def test_a_signal_to_a_call_that_nothing_has_taken_up_interrupts_it_or_begins_it
     assert (cli.root / "made").exists() == (how == "restarts")
 
 
-ENTERED = (
-    *("write", "openat", "open_by_handle_at", "mkdirat", "symlinkat", "linkat", "renameat2", "unlinkat", "ftruncate"),
+WRITES = ("write",)
+"""By which the keeper records: at one of them nothing of what the record speaks of may have happened."""
+CALLED = (
+    *("openat", "open_by_handle_at", "mkdirat", "symlinkat", "linkat", "renameat2", "unlinkat", "ftruncate"),
     *("copy_file_range", "fchmodat2", "fchownat", "utimensat", "ioctl"),
 )
-"""Calls of the keeper: at one of them it is killed, before the kernel carries it out. By ``ioctl`` it asks for callers,
-and answers them.
-"""
+"""By which it carries calls out; by ``ioctl`` it asks for callers, and answers them."""
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-@pytest.mark.parametrize("at", some(range(1, 240, 7), 5))
-def test_a_keeper_that_is_killed_at_any_call_of_its_own_leaves_what_can_be_taken_back(cli: Cli, at: int) -> None:
+@pytest.mark.parametrize(
+    "moment",
+    [*some([(WRITES, at) for at in range(3, 45)], 5), *some([(CALLED, at) for at in range(1, 200, 7)], 3)],
+    ids=lambda moment: f"{moment[0][0]}-{moment[1]}",
+)
+def test_a_keeper_that_is_killed_at_any_call_of_its_own_leaves_what_can_be_taken_back(
+    cli: Cli, moment: tuple[Sequence[str], int]
+) -> None:
+    """It is killed before the kernel carries that call out."""
+    names, at = moment
     before = planted(cli, 2)
     words = (*INSTALLED, "run", "--one-step", "--", sys.executable, CALLS, "once", "2")
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == b"ready\n"
-        told = f"inject={','.join(f'?{name}' for name in ENTERED)}:signal=KILL:when={at}"
+        told = f"inject={','.join(f'?{name}' for name in names)}:signal=KILL:when={at}"
         tracer = subprocess.Popen(
             ("strace", "-f", "-o", "/dev/null", "-e", told, "-p", str(keeper_of(cli.home))), stderr=subprocess.PIPE
         )
