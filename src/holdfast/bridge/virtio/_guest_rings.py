@@ -181,7 +181,7 @@ class SharedMemory:
         self.memory = GuestMemory(self._mapped.values())
 
     def remove(self, region: MemoryRegion) -> None:
-        """One is there no more."""
+        """One no longer exists."""
         self._mapped.pop(region[:3], None)
         self.memory = GuestMemory(self._mapped.values())
 

@@ -83,7 +83,7 @@ class PlannedDiff(NamedTuple):
     """How the tree is to change, by what a dry run has told."""
 
     diff: Diff
-    """From the tree to what would be there."""
+    """From the tree to the state that would result."""
     unknown: Sequence[bytes]
     """Paths in the dry run that no checkpoint holds, sorted: they would be written or deleted as well."""
     contents: DiffContents
@@ -140,7 +140,7 @@ class DiffContents:
     def fetch(self, entries: Sequence[Entry]) -> Iterator[bytes]:
         """The whole content of each of ``entries``, in their order.
 
-        Raises `RefusedError` if a file of the tree has changed since it was looked at.
+        Raises `RefusedError` if a file of the tree has changed since it was read.
         """
         for entry in entries:
             path = self._in_tree.get(entry.hash)

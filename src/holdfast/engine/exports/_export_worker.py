@@ -45,7 +45,7 @@ class ExportListener(Protocol):
         ...
 
     def listens(self, tenant: str, export: str) -> bool:
-        """Whether a client wants to hear of it just now: then a tree that only looking tells of is looked at."""
+        """Whether a client listens just now: then a tree without notifications is examined."""
         ...
 
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:

@@ -135,7 +135,7 @@ def record_end(
     short and steps ran since: it is a change of its own.
 
     A restore of some paths, or one that left the tree different from the target, keeps the position; its changes are
-    unsaved, and `undo` takes them back.
+    unsaved, and `undo` reverses them.
     """
     cursor = context.catalog.cursor(context.workspace.id)
     target = operation.target

@@ -76,9 +76,7 @@ class MachineCommand(NamedTuple):
     """The command for a machine."""
 
     words: Sequence[bytes]
-    """Empty: this process's standard input and output are the lines of the control channel, which another process
-    speaks.
-    """
+    """Empty: this process's standard input and output are the lines of the control channel for another process."""
     directory: bytes
     environment: Mapping[bytes, bytes]
     """The caller's."""

@@ -177,7 +177,7 @@ words anywhere, even into the text of a shell.)
 """
 
 SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
-"""Run a text behind ``-c``."""
+"""Run a text after ``-c``."""
 
 VARIABLES = """
     CI COLORTERM COLUMNS DEBIAN_FRONTEND FORCE_COLOR GIT_OPTIONAL_LOCKS LANG LANGUAGE LC_ALL LC_COLLATE LC_CTYPE

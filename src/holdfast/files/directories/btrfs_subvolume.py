@@ -198,7 +198,7 @@ def _has(top: int, path: bytes) -> bool:
 
 
 def _inner(fd: int) -> list[_Inner]:
-    """The subvolumes in that whose root is ``fd``, but for those deeper in them."""
+    """The subvolumes directly in the one whose root is ``fd``."""
     found: list[_Inner] = []
     least = 0
     while True:

@@ -45,7 +45,7 @@ class Repository(NamedTuple):
     common: bytes
     """The Git directory that all of its work trees share."""
     own: bytes
-    """The Git directory of this work tree: the same, but for one that was added."""
+    """The Git directory of this work tree: the same, except for an added one."""
 
 
 def find_repository(directory: bytes) -> Repository | None:

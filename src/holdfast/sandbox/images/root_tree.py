@@ -231,7 +231,7 @@ class RootTree:
     # -- as one archive -------------------------------------------------------------------------------------------
 
     def write(self, archive: IO[bytes]) -> None:
-        """Write all of it as one archive (tar), but for the root itself: squashfs-tools take that from no archive."""
+        """Write all of it as one archive (tar), except the root itself: squashfs-tools take that from no archive."""
         first: dict[int, bytes] = {}
         waiting = [(b"", iter(sorted(self._root.children.items())))]
         while waiting:

@@ -124,7 +124,7 @@ def save_session(
 def undo_in_session(
     call: Call, name: ExportName, session: InSession, data: JSONBody[Steps]
 ) -> truncated_results.Restored:
-    """Take back the newest changes to the tree that a session works in."""
+    """Undo the newest changes to the tree that a session works in."""
     return _reversed(call, Workspace.undo, name, session, data)
 
 
