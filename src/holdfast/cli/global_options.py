@@ -17,7 +17,7 @@ _QUIET_OR_VERBOSE = frozenset("-qv")
 
 
 LINE = "every command also takes: --home DIR, -w DIR, --json, -q, -v, --log-level LEVEL (`holdfast --help`)"
-"""All that a command's help says of them."""
+"""Their text in a command's help."""
 
 
 class CommandLine(NamedTuple):

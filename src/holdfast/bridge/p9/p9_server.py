@@ -44,7 +44,7 @@ _SETTLE_SECONDS: Final = 0.0005
 _LOOK_SECONDS: Final = 0.5
 """How often the client is checked while nothing is read from it."""
 _TYPE_AT: Final = 4
-"""Where a message says its type."""
+"""The place of the type in a message."""
 _MOST_UNSENT_BYTES: Final = 1 << 26
 """Of replies that a client does not take; until then its requests are read on."""
 _NEVER_KEPT_BACK: Final = (Type.FLUSH, Type.VERSION)

@@ -92,7 +92,7 @@ class Ring:
         return self._queue.position
 
     def remap(self, memory: GuestMemory) -> None:
-        """Go on in memory that has replaced the one before."""
+        """Continue in memory that has replaced the old one."""
         try:
             self._queue.remap(memory)
         except FormatError as error:

@@ -91,7 +91,7 @@ class PlannedDiff(NamedTuple):
 
 
 def planned_diff(context: Context, planned: RestoreResult, *, renames: bool = True) -> PlannedDiff:
-    """How the tree differs from what ``planned``, a dry run, says of it; ``renames`` as `diff`. Raises as that."""
+    """The differences of the tree from ``planned``, a dry run; ``renames`` as `diff`. Raises as that."""
     from holdfast.engine.history.status import scan_tree
 
     with context.lock():

@@ -58,7 +58,7 @@ class Effect(NamedTuple):
     letters: Mapping[bytes, str]
     """As `RestoreResult.letters`."""
     foreseen: Mapping[bytes, Entry | None] = MappingProxyType({})
-    """As `RestoreResult.foreseen`; a later effect makes an earlier one's unknown where it says nothing."""
+    """As `RestoreResult.foreseen`; a later effect without it makes an earlier one unknown."""
 
 
 def net_effect(steps: Iterable[Sequence[PathChange]], *, backward: bool) -> Effect:

@@ -42,7 +42,7 @@ class HistoryEntry(NamedTuple):
 
     @property
     def is_way_back(self) -> bool:
-        """Whether it is what a restore, an undo or a redo has left."""
+        """Whether it is the result of a restore, an undo or a redo."""
         return self.operation in ("restore", "undo", "redo")
 
     def event(self, context: Context, checkpoint: CheckpointId, at: int | None = None) -> HistoryEvent:

@@ -38,7 +38,7 @@ class GitUser(NamedTuple):
 
 
 class Repository(NamedTuple):
-    """The Git repository that a directory lies in."""
+    """The Git repository of a directory."""
 
     worktree: bytes
     """The directory that holds ``.git``."""

@@ -219,7 +219,7 @@ class RootTree:
         return name, nodes[-1]
 
     def _python_version(self, name: bytes, directory: bytes) -> tuple[int, int] | None:
-        """From its own name, or from those of its libraries; None if neither says it."""
+        """From its own name, or from those of its libraries; None if neither contains it."""
         found = re.match(rb"python3\.(\d{1,3})", name)
         if found:
             return 3, int(found[1])

@@ -388,7 +388,7 @@ def _traps(shell: ShellName, say: bytes, *, has_own: bool) -> list[bytes]:
 
 
 def _aliases(text: bytes) -> list[bytes]:
-    """Which words of the command have to say it, too."""
+    """The words of the command that must report it, too."""
     words = set(re.findall(rb"[a-z]+", text))
     return [*([b"exec"] if b"exec" in words else []), *([b"exit"] if b"trap" in words else [])]
 

@@ -203,7 +203,7 @@ def relative(root: bytes, directory: str) -> str:
 
 
 def absolute(root: bytes, cwd: str) -> bytes:
-    """The directory that `State.cwd` says."""
+    """The directory of `State.cwd`."""
     return os.path.normpath(os.path.join(root, os.fsencode(cwd)))
 
 
