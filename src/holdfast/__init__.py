@@ -8,8 +8,8 @@
         workspace.restore(saved.checkpoint.id)
 
 `init` and `open` give a `Workspace`; everything is a method of it. `open_home` gives the `Home`, for what concerns all
-workspaces, and `Sessions` has the shells that remember. The rest of ``__all__`` is what those methods take, return and
-raise. Names are loaded when they are first used.
+workspaces, and `Sessions` has the shells that remember. The rest of ``__all__`` are the arguments, results and errors
+of those methods. Names are loaded when they are first used.
 """
 
 from __future__ import annotations

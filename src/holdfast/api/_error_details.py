@@ -21,7 +21,7 @@ _SHOWN_BARRIERS = 20
 
 @contextmanager
 def with_details(hosted: HostedDirectory) -> Generator[None]:
-    """In this block errors get what there is to say of them: one by edits of others, the latest of those."""
+    """In this block errors get their details: one by edits of others, the latest of those."""
     try:
         yield
     except HoldfastError as error:

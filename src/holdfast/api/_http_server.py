@@ -32,7 +32,7 @@ class HttpLimits(NamedTuple):
     connections: int
     """At once; others get 503."""
     end_seconds: float
-    """For so long requests may go on after a signal."""
+    """How long requests may continue after a signal."""
 
 
 @contextmanager

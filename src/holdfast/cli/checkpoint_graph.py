@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def draw(nodes: Sequence[tuple[str, str | None]], rows: Mapping[str, str]) -> Iterator[str]:
-    """Lines for ``nodes`` (id and parent, children before their parents), each with its row behind the drawing.
+    """Lines for ``nodes`` (id and parent, children before their parents), each with its row after the drawing.
 
     A column is a line of descent that waits for its next checkpoint; where lines meet in a common parent, those to the
     right end with ``/``. A parent that is not among the nodes ends its line, and so does one that came before its

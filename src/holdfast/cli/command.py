@@ -30,7 +30,7 @@ class Command(NamedTuple):
     notes: Sequence[str] = ()
     """Guarantees, limits and exceptions, a few sentences each; ``--help`` and docs/reference/commands.md show them."""
     paths_after_dashes: bool = False
-    """True if words behind ``--`` are paths (``arguments.paths``), whatever precedes them."""
+    """True if words after ``--`` are always paths (``arguments.paths``)."""
     intermixed: bool = False
     """True if options may stand among its arguments as well."""
     verbs: Mapping[str, tuple[str, str]] | None = None

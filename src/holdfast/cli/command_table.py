@@ -1,4 +1,4 @@
-"""The list of commands: where each is written, and the few words that the overview says of it."""
+"""The list of commands: where each is written, and its few words in the overview."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _checkpoints(console: Console) -> Iterable[str]:
 
 
 def _forks(console: Console) -> Iterable[str]:
-    """The directories of the forks of this workspace that are there."""
+    """The directories of the existing forks of this workspace."""
     with console.open(offer=False) as workspace:
         found = workspace.log(everything=True)
     own = {one.id for one in found.checkpoints if found.workspaces[one.workspace] == workspace.path}
@@ -59,7 +59,7 @@ def _steps(console: Console) -> Iterable[str]:
 
 
 def _rows_of(kind: TimelineKind) -> Callable[[Console], Iterable[str]]:
-    """Lists log rows of a ``kind``, by the part of their names behind the colon: Bash splits words there."""
+    """Lists log rows of a ``kind``, by the part of their names after the colon: Bash splits words there."""
 
     def rows(console: Console) -> Iterable[str]:
         with console.open(offer=False) as workspace:

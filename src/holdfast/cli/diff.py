@@ -93,7 +93,7 @@ def _states(names: Sequence[str]) -> tuple[str | None, str | None]:
 
 
 def _explained(error: NotFoundError, names: Sequence[str]) -> NotFoundError:
-    """The same error; if a file is called as the checkpoint was, with the hint that paths go behind ``--``."""
+    """The same error; if a file is called as the checkpoint was, with the hint that paths go after ``--``."""
     from os.path import lexists
 
     if any(lexists(name) for name in names):

@@ -32,7 +32,7 @@ def duration(argument: str) -> float:
 
 
 def age(argument: str) -> float:
-    """An argument that is an age: as a `duration`, but for ``m``, or as restic writes it, as in ``1y5m7d2h``."""
+    """An argument that is an age: as a `duration`, except ``m``, or as in restic, such as ``1y5m7d2h``."""
     from holdfast.model.config.values import parse_age
 
     return _parsed(parse_age, argument)

@@ -1,4 +1,4 @@
-"""The options of every command, allowed before its name and behind it."""
+"""The options of every command, allowed before its name and after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUIET_OR_VERBOSE = frozenset("-qv")
 
 
 LINE = "every command also takes: --home DIR, -w DIR, --json, -q, -v, --log-level LEVEL (`holdfast --help`)"
-"""All that a command's help says of them."""
+"""Their text in a command's help."""
 
 
 class CommandLine(NamedTuple):
@@ -26,7 +26,7 @@ class CommandLine(NamedTuple):
     command: str | None
     """A command's name, or ``--help`` or ``--version`` if one of them comes first; None for an empty line."""
     arguments: list[str]
-    """Arguments for the command's own parser: global options before its name, and everything behind it."""
+    """Arguments for the command's own parser: global options before its name, and everything after it."""
 
 
 def split_options(argv: list[str]) -> CommandLine:

@@ -66,7 +66,7 @@ def _configure_log(parser: argparse.ArgumentParser) -> None:
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
-    """The options that say which rows are wanted: see `filtered_rows`."""
+    """The options that select rows: see `filtered_rows`."""
     parser.add_argument(
         "--steps", action="store_true", help="also steps, edits by other processes, and operations that wait"
     )

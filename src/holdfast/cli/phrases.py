@@ -88,7 +88,7 @@ def say_held(console: Console, ticket: TicketInfo, *, end: str = "\n", more: str
 
 
 def reasons(items: Sequence[NotCaptured]) -> list[str]:
-    """One line for each path, with the reason behind it."""
+    """One line for each path, with the reason after it."""
     return [f"  {show_path(item.path)}: {visible(item.reason)}" for item in items]
 
 

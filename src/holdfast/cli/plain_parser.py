@@ -170,7 +170,7 @@ class Reader:
         return None if shared is None else given + shared
 
     def _share(self, words: Sequence[str]) -> list[tuple[_Argument, Sequence[str]]] | None:
-        """Every positional with its words: the first take as many as those behind can do without."""
+        """Every positional with its words: the first take as many as the later ones can do without."""
         spare = len(words) - sum(_TAKES[argument.nargs][0] for argument in self._positionals)
         if spare < 0 or any(word.startswith("-=") for word in words):  # some versions take -= for any option
             return None

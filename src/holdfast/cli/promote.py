@@ -182,7 +182,7 @@ def _decided(arguments: argparse.Namespace) -> list[DecidedFile]:
 
 @contextmanager
 def _interrupted_by_signals() -> Generator[None]:
-    """Treat signals to end like Ctrl-C: running commands are ended, and the build is taken back."""
+    """Treat signals to end like Ctrl-C: running commands are ended, and the build is reversed."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():
         if handler != signal.SIG_IGN:

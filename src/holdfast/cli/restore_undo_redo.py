@@ -261,8 +261,8 @@ def _abort(workspace: Workspace, progress: Progress | None) -> RestoreResult:
 
 
 def _go(console: Console, work: Work, verb: str, *, asks: bool, patch: bool) -> int:
-    """Do ``work``; at a terminal, ask first what shall become of a restore that was cut short. ``patch``: it is a dry
-    run, and shown as a patch.
+    """Do ``work``; at a terminal, ask first what to do about an interrupted restore. ``patch``: it is a dry run, and
+    shown as a patch.
     """
     with console.open(scan=True) as workspace:
         if asks:
@@ -281,7 +281,7 @@ def _go(console: Console, work: Work, verb: str, *, asks: bool, patch: bool) -> 
 
 
 def settle_unfinished(console: Console, workspace: Workspace) -> None:
-    """At a terminal, ask what shall become of a restore that was cut short."""
+    """At a terminal, ask what to do about an interrupted restore."""
     if console.interactive and workspace.unfinished() is not None:
         choice = ask("[f]inish it, go [b]ack to the state before it, or [q]uit? ", "fbq")
         if choice == "q":

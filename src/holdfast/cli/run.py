@@ -1,4 +1,4 @@
-"""``run``: a command whose every change can be taken back."""
+"""``run``: a command whose every change can be undone."""
 
 from __future__ import annotations
 

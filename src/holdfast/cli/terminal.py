@@ -52,7 +52,7 @@ def show_path(path: bytes) -> str:
 
 
 def visible_line(line: bytes) -> str:
-    """A line of a file's content, `visible` but for its tabs; a newline at its end is dropped."""
+    """A line of a file's content, `visible` except its tabs; a newline at its end is dropped."""
     return "\t".join(map(visible, line.removesuffix(b"\n").decode("utf-8", "surrogateescape").split("\t")))
 
 

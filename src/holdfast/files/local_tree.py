@@ -103,12 +103,12 @@ class LocalTree:
 
     @property
     def is_layered(self) -> bool:
-        """True if only the upper layer of an overlay is looked at."""
+        """True if only the upper layer of an overlay is scanned."""
         return self._layer is not None
 
     @property
     def has_hard_links(self) -> bool:
-        """Whether any file that is not ignored had several names when all of the tree was looked at last."""
+        """Whether any file that is not ignored had several names at the last full scan of the tree."""
         return self._findings.linked
 
     @property

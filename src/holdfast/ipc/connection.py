@@ -51,8 +51,8 @@ class Connection:
     def ask(self, body: bytes, descriptors: Sequence[int] = (), seconds: float | None = None) -> bytes:
         """Send a request, with borrowed descriptors, and return the body of the answer.
 
-        Raises `TimeoutError` if that is not there in ``seconds``, `ConnectionError` if the other process has ended or
-        hung up, `FormatError` if it speaks another protocol or says too much. After any of these the connection is of
+        Raises `TimeoutError` if that does not arrive in ``seconds``, `ConnectionError` if the other process has ended
+        or hung up, `FormatError` if it uses another protocol or sends too much. After any of these the connection is of
         no more use, and closed.
         """
         deadline = None if seconds is None else self._monotonic() + seconds

@@ -42,7 +42,7 @@ def body_bytes(header: bytes | bytearray, most: int) -> int:
 
 
 def encode_request(method: str, arguments: Sequence[object] = ()) -> bytes:
-    """The body of a request. ``arguments`` are what JSON can say."""
+    """The body of a request. ``arguments`` are JSON values."""
     return _encode([method, arguments])
 
 
@@ -57,7 +57,7 @@ def decode_request(body: bytes) -> tuple[str, list[Any]]:
 
 
 def encode_result(result: object = None) -> bytes:
-    """The body of an answer. ``result`` is what JSON can say."""
+    """The body of an answer. ``result`` is a JSON value."""
     return _encode({"result": result})
 
 

@@ -58,7 +58,7 @@ class ClientGroup:
     __slots__ = ("clients", "unread")
 
     def __init__(self, clients: int = 64, unread: int = 1 << 28) -> None:
-        """``clients``: how many may be there; ``unread``: bytes of answers that they have not read yet."""
+        """``clients``: limit of clients; ``unread``: bytes of answers that they have not read yet."""
         self.clients = clients
         self.unread = unread
 
@@ -308,7 +308,7 @@ class Server:
             return messages.encode_error(HoldfastError(f"it failed there: {error!r}", code="internal"))
 
     def _flush(self, client: Client) -> None:
-        """Send as much as goes now; the rest when the client has made room. Until then it is not heard."""
+        """Send as much as goes now; the rest when the client has made room. Until then it is not read from."""
         try:
             sent = client.socket.send(client.outbox, socket.MSG_NOSIGNAL)
         except BlockingIOError:

@@ -97,7 +97,7 @@ class HeldError(RefusedError):
 
 
 class IntegrityError(HoldfastError):
-    """Stored bytes are damaged, missing or not what their checksum says (exit 5)."""
+    """Stored bytes are damaged, missing or do not match their checksum (exit 5)."""
 
     code = "integrity"
     exit_code = 5

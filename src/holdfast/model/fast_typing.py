@@ -29,7 +29,7 @@ else:
             return cls
 
     class Protocol(Generic):
-        """A base for classes that say what others have to have."""
+        """A base for classes that define the members of others."""
 
     class TypedDict:
         """A base for classes that describe an object of JSON; `holdfast.model.json_schema` makes real ones of them."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 Level = Literal["error", "warn", "info", "debug", "trace"]
-"""How grave a record is; also, from which gravity on records are wanted."""
+"""The severity of a record; also, the lowest severity of wanted records."""
 
 LEVELS: dict[Level, int] = {"error": 40, "warn": 30, "info": 20, "debug": 10, "trace": 5}
 """As Python's logging counts, which knows no ``trace``."""

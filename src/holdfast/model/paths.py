@@ -79,7 +79,7 @@ def under_any(path: bytes, prefixes: Container[bytes]) -> bool:
 
 
 def parents(path: bytes) -> Iterator[bytes]:
-    """The directories that ``path`` lies in, the nearest first, without the root."""
+    """The parent directories of ``path``, the nearest first, without the root."""
     at = path.rfind(b"/")
     while at > 0:
         yield path[:at]

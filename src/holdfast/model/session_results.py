@@ -40,7 +40,7 @@ class BackgroundProcess(NamedTuple):
 
 
 class SessionInfo(NamedTuple):
-    """A session, looked at from outside."""
+    """A session, as seen from outside."""
 
     id: SessionId
     parent: SessionId | None

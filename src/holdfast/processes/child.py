@@ -1,10 +1,10 @@
 """Running a child to its end: with input, limits of time and output, and no remains.
 
-| | what ends with it, and if this process is killed | for |
+| | ends with it, and if this process is killed | for |
 | --- | --- | --- |
 | `run` | its process group | programs that we know, such as Git |
-| `run_contained`, `run_contained_to_file` | all that descends from it, daemons too | commands of the user's |
-| `run_at_terminal` | at its time: itself, and what descends from it | what may ask the user something |
+| `run_contained`, `run_contained_to_file` | all its descendants, daemons too | commands of the user's |
+| `run_at_terminal` | at its time: itself, and its descendants | programs that may ask the user questions |
 | `run_with_input_at_terminal` | nothing: the user ends it | a pager |
 
 A contained one has a process of ours as its parent (`holdfast.processes.reaper`), which takes some hundredths of a

@@ -45,7 +45,7 @@ class DetachedWorker:
 
                 process = start_module(module, stdin=order_read, stdout=said_write)
                 self.pid = process.pid
-                process.returncode = 0  # it is waited for by its number, if at all
+                process.returncode = 0  # its pid is used to wait for it, if at all
         except BaseException:
             os.close(order)
             os.close(said)

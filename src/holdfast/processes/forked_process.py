@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _ARGUMENTS_BEGIN, _ARGUMENTS_END = 45, 46
-"""Fields of ``/proc/self/stat`` behind the state (proc_pid_stat(5): 48 and 49)."""
+"""Fields of ``/proc/self/stat`` after the state (proc_pid_stat(5): 48 and 49)."""
 
 _opened: dict[int, str] = {}
 """Directories that modules keep open from when they are loaded."""
@@ -103,7 +103,7 @@ def start(
         pass_fds=passed,
         start_new_session=own_session,
     )
-    process.returncode = 0  # it is waited for by its number
+    process.returncode = 0  # its pid is used to wait for it
     return process.pid
 
 

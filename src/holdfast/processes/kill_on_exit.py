@@ -49,7 +49,7 @@ class _Watcher:
         self._ours: socket.socket | None = None
 
     def in_a_fork(self) -> None:
-        """Let go of our end, which would be open for as long as the fork lives, too."""
+        """Close our end, which the fork would keep open, too."""
         if self._ours is not None:
             self._ours.close()
         self.forget()

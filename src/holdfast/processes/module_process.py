@@ -1,4 +1,4 @@
-"""Processes of ours that run a module by themselves, and say how they fared: one JSON object."""
+"""Processes of ours that run a module independently, and report their outcome: one JSON object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 
 
 class ProcessOutcome(NamedTuple):
-    """How it fared."""
+    """Its outcome."""
 
     exit_code: int = 0
     kind: str = ""

@@ -1,4 +1,4 @@
-"""All that descends from a process, and the end of it; how a child is ended, and waited for."""
+"""The descendants of a process, and ending them; ending and reaping children."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def signal_group(group: int, number: int) -> None:
 
 
 def kill_tree(process: int) -> None:
-    """Kill a process that was not waited for yet, and what descends from it."""
+    """Kill a process that was not reaped yet, and its descendants."""
     signal_all(lambda: (process, *descendants(process)), (signal.SIGKILL,))
 
 

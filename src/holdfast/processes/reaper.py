@@ -115,7 +115,7 @@ def _end_all(grace: float) -> None:
         while time.monotonic() < until and _alive():
             time.sleep(_LOOK_SECONDS)
     for _ in range(_ROUNDS):
-        # Stopped first: what forks while others are killed would be there again.
+        # Stopped first: otherwise they could fork while others are killed.
         found = _descendants(os.getpid())
         for process in found:
             _signal(process, signal.SIGSTOP)

@@ -103,7 +103,7 @@ def _enter(way: EntryPlan, bwrap: list[bytes]) -> None:
 
 
 def _close_all_but(keep: Sequence[int]) -> None:
-    """Let in no descriptor that the starting process has open by accident."""
+    """Pass no descriptor on that the starting process has open by accident."""
     last = 2
     for fd in sorted(keep):
         os.closerange(last + 1, fd)

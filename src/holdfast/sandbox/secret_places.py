@@ -1,4 +1,4 @@
-"""Where programs keep credentials, and where those listen that give them out: what a box hides unless it is let in."""
+"""Places where programs keep credentials, and where those that supply them listen: a box hides them by default."""
 
 from __future__ import annotations
 

@@ -494,4 +494,4 @@ def _received(signals: socket.socket) -> list[int]:
 
 
 def _notice(_number: int, _frame: object) -> None:
-    """The wake-up descriptor says it."""
+    """The wake-up descriptor reports it."""

@@ -36,11 +36,11 @@ class CopyLocation:
         self._lacking = lacking
 
     def beside(self) -> bool:
-        """Whether they can lie in the home. Raises `OSError`."""
+        """Whether they can be in the home. Raises `OSError`."""
         return self._fits(self._context.nearest())
 
     def inside(self) -> bool:
-        """Whether they can lie in the workspace. Raises `OSError`."""
+        """Whether they can be in the workspace. Raises `OSError`."""
         return self._fits(self._context.root)
 
     def path_for(self, entry: LedgerEntry) -> bytes:

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class FoundPack(NamedTuple):
-    """A pack that is there, and whole as far as its index tells."""
+    """An existing pack, complete as far as its index shows."""
 
     info: ObjectInfo
     hashes: Sequence[Hash]
-    """Of its records, but for the header."""
+    """Of its records, without the header."""
     header: CheckpointHeader | None
     checkpoint: CheckpointId | None
     """Of an object of pages: whose it is."""

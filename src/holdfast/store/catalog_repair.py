@@ -359,7 +359,7 @@ def _find(catalog: Catalog, name: CheckpointId | None) -> Checkpoint | None:
 
 
 def _forget(transaction: Transaction, catalog: Catalog, scan: ObjectScan, gone: Sequence[Checkpoint]) -> None:
-    """Take away checkpoints of which not all is there: they were forgotten since the spare. Counts come later."""
+    """Remove incomplete checkpoints: they were forgotten since the spare. Counts come later."""
     tenant = catalog.tenant
     parents = {point.id: point.parent for point in gone}
 

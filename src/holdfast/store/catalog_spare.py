@@ -36,7 +36,7 @@ _LOG = Log(__name__)
 
 
 class Spare(NamedTuple):
-    """A spare that is there."""
+    """An existing spare."""
 
     path: bytes
     at: int
@@ -44,7 +44,7 @@ class Spare(NamedTuple):
 
 
 def spares(home: bytes) -> list[Spare]:
-    """The spares in a home, the newest first. Whether they are sound is not looked at."""
+    """The spares in a home, the newest first. Their soundness is not checked."""
     folder = os.path.join(home, FOLDER)
     try:
         names = os.listdir(folder)

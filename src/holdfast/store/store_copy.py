@@ -78,7 +78,7 @@ def origin_of(store: Store) -> str:
 
 
 def begin(source: Store, target: Store, random: Callable[[int], bytes]) -> store_identity.StoreIdentity:
-    """Note in the target whose copy it becomes; raises `RefusedError` if it is not empty, but for the same copy."""
+    """Note in the target whose copy it becomes; raises `RefusedError` if it is not empty, except for the same copy."""
     if source.tenant != target.tenant:
         raise RefusedError(f"a copy of the tenant {source.tenant} cannot be the tenant {target.tenant}")
     origin = origin_of(source)

@@ -275,7 +275,7 @@ class UndoLog:
         return os.stat(self._path(head.id)).st_size + sum(preimage.size for preimage in head.preimages)
 
     def forget(self, step: StepId) -> None:
-        """Let a finished step go that could have been undone, and say so of its run. Raises `StorageError`."""
+        """Forget a finished step that could have been undone, and record that for its run. Raises `StorageError`."""
         run = self.heads[step].run
         self.forgotten.add(run)
         self.forgotten_steps[run] += 1

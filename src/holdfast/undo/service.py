@@ -87,9 +87,9 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     kind: StepKind
     state: StepState
     command: tuple[bytes, ...]
-    """Its argument list; empty if no command is behind it."""
+    """Its argument list; empty if it has no command."""
     directory: bytes
-    """The absolute path where its command ran; empty where none is behind it."""
+    """The absolute path where its command ran; empty if there is none."""
     run: str
     """The run it belongs to; empty outside of one."""
     parent: StepId | None
@@ -184,7 +184,7 @@ class UnfinishedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of a run, while that is there."""
+    """A process of a run, while it exists."""
 
     pid: int
     command: tuple[bytes, ...]
@@ -269,7 +269,7 @@ class UndoService(Protocol):
         ...
 
     def processes(self, run: str) -> Sequence[ProcessInfo]:
-        """The processes of a run that are there."""
+        """The existing processes of a run."""
         ...
 
     def signal(self, run: str, number: int) -> int:

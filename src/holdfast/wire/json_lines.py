@@ -72,14 +72,14 @@ class Lines:
 
 
 _PART = re.compile(rb'[^",\[{]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]|\Z)', re.DOTALL)
-"""Up to the end of the next string, or of what begins or parts values. No byte is looked at twice."""
+"""Up to the end of the next string, or of what begins or parts values. No byte is examined twice."""
 
 
 def has_more_values(text: bytes, most: int) -> bool:
     """Whether a text holds many more than ``most`` values, names of members included.
 
     True for every text that holds more than twice as many, False for every one that holds ``most`` or less, either in
-    between. Takes time linear in the length of ``text``, and no memory to speak of.
+    between. Takes time linear in the length of ``text``, and hardly any memory.
     """
     # Every value except the outermost has its own part before it: a bracket, a comma, or the name of its member. And
     # there are no more strings and brackets than values, and fewer commas.

@@ -29,7 +29,7 @@ class CallActivity:
         """Whether an operation that is held is this call's."""
 
     def tell(self, text: Callable[[], str]) -> None:
-        """Say from now on what ``text`` returns."""
+        """Report from now on the result of ``text``."""
         self._text = text
 
     @property

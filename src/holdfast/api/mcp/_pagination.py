@@ -52,7 +52,7 @@ def decode_cursor(kind: Kind, given: str | None, of: type[Key]) -> Key | None:
 def page(
     items: Sequence[T], key: Callable[[T], Key], kind: Kind, given: str | None, of: type[Key], limit: int
 ) -> tuple[Sequence[T], str | None]:
-    """The items behind the one that the cursor ``given`` names, ``limit`` at most, and the cursor of the next page.
+    """The items after the one of the cursor ``given``, ``limit`` at most, and the cursor of the next page.
 
     Raises `UsageError` if the item that the cursor names is gone.
     """

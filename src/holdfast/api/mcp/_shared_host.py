@@ -44,7 +44,7 @@ _log = Log(__name__)
 
 
 class SharedHost:
-    """See the module. For the thread of the event loop that it was made on, but for `notify`."""
+    """See the module. For the thread of the event loop that made it, except `notify`."""
 
     def __init__(
         self, open_host: Callable[[Callable[[HostedDirectory, HostEvent], object]], Host], *, forks: bytes | None

@@ -165,7 +165,7 @@ class _Outermost:
 
 
 class ServerThreads(NamedTuple):
-    """The threads of the server, but for that of the event loop."""
+    """The threads of the server, except that of the event loop."""
 
     requests: Executor
     tokens: Executor

@@ -172,7 +172,7 @@ def hosts_of(address: str) -> list[str]:
 
 
 def _without_port(host: str) -> str:
-    """The name in a Host header, which may have a port behind it."""
+    """The name in a Host header, which may be followed by a port."""
     host = host.strip().lower()
     if host.startswith("["):
         return host.partition("]")[0] + "]"

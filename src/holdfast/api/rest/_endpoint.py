@@ -50,10 +50,10 @@ def endpoint(
 ) -> Callable[[Callable[..., Any]], HTTPRouteHandler]:
     """Decorate a function that answers ``method`` of ``path`` for tokens with ``rights``; None: no token is needed.
 
-    A plain function works on a thread, with a `RequestCall` first; a coroutine answers on the event loop, for what
-    only waits. ``changes``: it may change something, so that an ``Idempotency-Key`` counts; by default all but GET.
-    ``apart``: it takes as long as a build or a command, and waits for others of its kind alone. ``options`` are those
-    of `litestar.handlers.HTTPRouteHandler`.
+    A plain function works on a thread, with a `RequestCall` first; a coroutine answers on the event loop, for what only
+    waits. ``changes``: it may change something, so that an ``Idempotency-Key`` counts; by default all but GET.
+    ``apart``: it takes as long as a build or a command, and waits only for requests of the same kind. ``options`` are
+    those of `litestar.handlers.HTTPRouteHandler`.
     """
     changing = method != "GET" if changes is None else changes
 

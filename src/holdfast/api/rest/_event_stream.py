@@ -173,7 +173,7 @@ class EventHub:
     # -- listening ----------------------------------------------------------------------------------------------
 
     async def listen(self, tenant: str, export: str, last: str | None) -> AsyncGenerator[bytes]:
-        """The events of an export from now on, or behind the one with the id ``last``, as they go over the wire."""
+        """The events of an export from now on, or after the one with the id ``last``, as sent."""
         key = tenant, export
         listener = EventListener()
         with self._lock:

@@ -46,7 +46,7 @@ _PASSING: Final = frozenset(("moved", "vanished", "changed_meanwhile", "unfinish
 
 
 class GoneError(Exception):
-    """The client has gone before all of its request was there."""
+    """The client left before all of its request had arrived."""
 
 
 class ParsedRequest(NamedTuple):

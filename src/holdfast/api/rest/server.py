@@ -131,7 +131,7 @@ def _isolation(settings: Promote) -> BuildIsolation:
 async def _run(app: Server, listener: socket.socket, limits: HttpLimits, ready: Callable[[], None]) -> None:
     def end() -> None:
         app.ending = True
-        # A build may outlast the client's patience. It is taken back, and a request with its key starts it anew.
+        # A build may outlast the client's patience. It is reversed, and a request with its key starts it again.
         app.outside.end()
         app.hub.end()
 

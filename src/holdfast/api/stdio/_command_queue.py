@@ -136,7 +136,7 @@ class CommandLane:
         return command.was_cancelled
 
     def close(self) -> None:
-        """Answer the waiting requests and accept no more; a running command and its output are not waited for."""
+        """Answer the waiting requests and accept no more; does not wait for a running command and its output."""
         with self._turn:
             self._is_closed = True
             left = list(self._waiting)

@@ -279,7 +279,7 @@ K = TypeVar("K", int, str)
 
 
 def _page(items: Sequence[T], key: Callable[[T], K], before: K | None, limit: int) -> tuple[Sequence[T], K | None]:
-    """At most ``limit`` of ``items`` behind the one whose key is ``before``, and the key to go on with."""
+    """At most ``limit`` of ``items`` after the one whose key is ``before``, and the key to continue with."""
     begin = 0
     if before is not None:
         begin = next((at + 1 for at, item in enumerate(items) if key(item) == before), -1)

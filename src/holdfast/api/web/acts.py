@@ -69,7 +69,7 @@ class ChoicePart(NamedTuple):
     """A part of a file that can be chosen."""
 
     name: str
-    """By which the form says that it was chosen."""
+    """The value in the form that shows that it was chosen."""
     text: str
     """The effect of choosing it."""
     lines: Sequence[PatchLine]
@@ -243,7 +243,7 @@ def _address(addresses: Addresses, name: str, query: Query, *, force: str = "") 
 
 
 def _planned(workspace: Workspace, addresses: Addresses, act: Act, planned: RestoreResult) -> Act:
-    """``act`` with what a dry run says, and the patch as far as checkpoints hold it."""
+    """``act`` with the result of a dry run, and the patch as far as checkpoints hold it."""
     diff = workspace.planned_diff(planned)
     patches, unpatched = _patches(addresses, diff)
     rows = _changed(planned)

@@ -70,7 +70,7 @@ class DiffKey(NamedTuple):
 
 
 class Differences:
-    """The differences that were looked at last, so that the files of a page need no new look at the tree."""
+    """The differences shown last, so that the files of a page need no new comparison."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,7 +87,7 @@ class Differences:
         return key, self.get(workspace, key)
 
     def get(self, workspace: Workspace, key: DiffKey) -> Diff:
-        """The same as it was looked at before, if that is still known, else as it is now."""
+        """The same as shown before, if that is still known, otherwise as it is now."""
         with self._lock:
             found = self._kept.pop(key, None)
         if found is None:

@@ -1,4 +1,4 @@
-"""The experiments whose forks are there: their attempts side by side, while they run and after that."""
+"""The experiments whose forks exist: their attempts side by side, while they run and after that."""
 
 from __future__ import annotations
 

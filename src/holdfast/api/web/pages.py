@@ -69,7 +69,7 @@ _STATUS: Final[tuple[tuple[type[HoldfastError], int], ...]] = (
     (UnsupportedError, 501),
 )
 LIVE_SECONDS: Final = 1.0
-"""How often the history is looked at while a page is open."""
+"""How often the history is read while a page is open."""
 
 
 class WebFace(NamedTuple):

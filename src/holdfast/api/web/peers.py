@@ -40,7 +40,7 @@ _REFUSALS: Final[dict[str, str]] = {
 
 
 class Peers:
-    """Looks at who asks."""
+    """Inspects the requesting process."""
 
     def __init__(self, *, may_hide: bool) -> None:
         """``may_hide``: no process has the address in its arguments, so an invisible process may come in. The kernel

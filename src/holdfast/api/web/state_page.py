@@ -74,9 +74,9 @@ class Lines(NamedTuple):
 
     origins: Sequence[Origin]
     of_lines: Sequence[Origin | None]
-    """For each line; None for one that is older than all that was looked at."""
+    """For each line; None for one that is older than all examined versions."""
     limit: str
-    """Why no older version was looked at; empty if all that matter were."""
+    """Why older versions were not examined; empty if all that matter were."""
 
 
 class State(NamedTuple):

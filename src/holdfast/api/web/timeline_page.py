@@ -120,7 +120,7 @@ class Timeline(NamedTuple):
     more: str | None
     """The address of the rows that follow; None at the end."""
     end: str | None
-    """The cursor behind the last row; None at the end."""
+    """The cursor after the last row; None at the end."""
     refresh: str
     """The address that refreshes this part, with newer events at its beginning."""
     is_first: bool

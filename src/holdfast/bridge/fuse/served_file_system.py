@@ -41,7 +41,7 @@ _WRITING: Final = os.O_ACCMODE | os.O_TRUNC
 
 
 class FuseCallers:
-    """Who asks, as requests say it."""
+    """The caller, as in requests."""
 
     def __init__(self, *, masks: bool) -> None:
         """``masks``: their umask is left to us (`Init.DONT_MASK`)."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.wire.p9.session import Buffer, Request
 
 _NO_GROUP: Final = 65534
-"""The group of who asks, where a request does not say it."""
+"""The group of the caller, if it is not in the request."""
 _TREES: Final = (b"", b"/")
 """Names for the only tree."""
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_TRUNC

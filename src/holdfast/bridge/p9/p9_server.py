@@ -42,9 +42,9 @@ _MOST_PIECES: Final = 512
 """Of one sendmsg(2); the system takes 1,024."""
 _SETTLE_SECONDS: Final = 0.0005
 _LOOK_SECONDS: Final = 0.5
-"""So often the client is looked at while nothing is read from it."""
+"""How often the client is checked while nothing is read from it."""
 _TYPE_AT: Final = 4
-"""Where a message says its type."""
+"""The place of the type in a message."""
 _MOST_UNSENT_BYTES: Final = 1 << 26
 """Of replies that a client does not take; until then its requests are read on."""
 _NEVER_KEPT_BACK: Final = (Type.FLUSH, Type.VERSION)
@@ -108,8 +108,8 @@ class P9Server:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait, at most ``timeout`` seconds, until the client has hung up, or until `stop`; whether that is so, and
-        no request is being worked on any more.
+        """Wait, at most ``timeout`` seconds, until the client has hung up, or until `stop`; returns whether that
+        happened, and no request is in progress.
         """
         self._thread.join(timeout)
         return not self._thread.is_alive() and self._later.join(threading.TIMEOUT_MAX if timeout is None else timeout)

@@ -134,8 +134,8 @@ class FuseServer:
         return self._gone
 
     def settle(self, timeout: float, waiting: Callable[[], int]) -> bool:
-        """Wait, at most ``timeout`` seconds, until all that the kernel has asked for up to now is answered, but for
-        what takes its time; whether it is. ``waiting`` says how many threads wait for who calls this.
+        """Wait, at most ``timeout`` seconds, until all requests up to now are answered, except slow ones; returns
+        whether they are. ``waiting`` says how many threads wait for who calls this.
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -145,8 +145,8 @@ class FuseServer:
         return False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait, at most ``timeout`` seconds, until the transport is closed, or until `end` or `stop`; whether that is
-        so.
+        """Wait, at most ``timeout`` seconds, until the transport is closed, or until `end` or `stop`; returns whether
+        that happened.
         """
         if self._is_over:
             return True

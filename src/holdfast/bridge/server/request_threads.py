@@ -28,8 +28,9 @@ Answer = TypeVar("Answer")
 AGAIN: Final = (LaterError, HeldError, StepEndedError)
 """Errors of an operation, raised before anything has happened, that ask for a retry."""
 PATIENCE_SECONDS: Final = 8.0
-"""For so long a request may be kept back. Others wait meanwhile for what the kernel has locked for it: for the whole
-directory that a name is removed from; for a rename between directories, any other such."""
+"""How long a request may be held back. Others wait meanwhile for what the kernel has locked for it: for the whole
+directory that a name is removed from; for a rename between directories, any other such.
+"""
 _AGAIN_SECONDS: Final = 0.02
 TICK_SECONDS: Final = 0.005
 """A request that takes longer, or twice that, no longer keeps others from being served."""

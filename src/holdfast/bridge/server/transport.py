@@ -41,7 +41,7 @@ class Transport(Protocol):
 
     @property
     def is_local(self) -> bool:
-        """Whether the kernel is this system's: only then the thread that a request names can be looked at."""
+        """Whether the kernel is this system's: only then the thread of a request can be inspected."""
         ...
 
     @property

@@ -92,7 +92,7 @@ class Ring:
         return self._queue.position
 
     def remap(self, memory: GuestMemory) -> None:
-        """Go on in memory that has replaced the one before."""
+        """Continue in memory that has replaced the old one."""
         try:
             self._queue.remap(memory)
         except FormatError as error:
@@ -181,7 +181,7 @@ class SharedMemory:
         self.memory = GuestMemory(self._mapped.values())
 
     def remove(self, region: MemoryRegion) -> None:
-        """One is there no more."""
+        """One no longer exists."""
         self._mapped.pop(region[:3], None)
         self.memory = GuestMemory(self._mapped.values())
 

@@ -31,7 +31,7 @@ _SETTINGS = {
     "timeout": "session.timeout",
     "max_output": "session.max_output_bytes",
 }
-"""The settings behind the options."""
+"""The settings of the options."""
 
 
 def _variable(argument: str) -> tuple[str, str]:
@@ -107,7 +107,7 @@ def _start(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _isolation(console: Console, arguments: argparse.Namespace) -> SessionIsolation:
-    """Where its commands are to run; what a virtual machine needs is there then."""
+    """Where its commands will run; the needs of a virtual machine are ready then."""
     if arguments.isolation == "namespace":
         raise UnsupportedError(
             "commands of a session run on this host or in a virtual machine, not in namespaces",

@@ -54,7 +54,7 @@ class DirectoryListing(NamedTuple):
     total: int
     """How many the directory holds."""
     following: bytes | None
-    """The name to go on after; None at the end."""
+    """The name to continue after; None at the end."""
 
 
 def list_directory(

@@ -216,7 +216,7 @@ def _mode_lines(before: Side | None, after: Side | None) -> Generator[bytes, Non
 def _text_name(side: Side | None, name: bytes) -> bytes:
     if side is None:
         return b"/dev/null"
-    # A tab marks the end of a name with a space in it, for programs that would read a date behind the space.
+    # A tab marks the end of a name with a space in it, for programs that would read a date after the space.
     return name + b"\t" if b" " in name else name
 
 
@@ -237,7 +237,7 @@ def _object_id(side: Side | None) -> bytes:
 
 
 def _binary_literal(data: bytes) -> Iterator[bytes]:
-    """One direction of a binary patch: the whole result, deflated, 52 bytes a line in base 85 behind its length."""
+    """One direction of a binary patch: the whole result, deflated, 52 bytes a line in base 85 after its length."""
     yield b"literal %d\n" % len(data)
     packed = zlib.compress(data)
     lines: list[bytes] = []

@@ -65,9 +65,9 @@ class LineOrigins(NamedTuple):
     origins: Sequence[LineOrigin]
     """The newest first."""
     of_lines: Sequence[int | None]
-    """For each line the place of its origin; None for one that is older than all that was looked at."""
+    """For each line the place of its origin; None for one that is older than all examined versions."""
     limit: str
-    """Why no older version was looked at, although there are; empty if all that matter were."""
+    """Why older versions were not examined, although they exist; empty if all that matter were."""
 
 
 def line_origins(context: Context, state: CheckpointId, path: bytes) -> LineOrigins:

@@ -93,10 +93,10 @@ def patch(
 ) -> Iterator[bytes]:
     """The patch from the base to the target of ``diff``, sorted by path, in pieces; nothing if they are the same.
 
-    ``git apply`` takes it and makes exactly the target, but for permissions beyond the owner's execute bit, which
-    no Git patch carries, and for binary files unless ``binary`` is set. Text keeps its bytes, whatever its encoding
-    and line ends. ``context`` is in lines. Content is fetched in batches as the patch is read; of a file beyond
-    `MAX_TEXT_BYTES` (with ``binary``: `MAX_BINARY_PATCH_BYTES`) it only says that it differs.
+    ``git apply`` takes it and makes exactly the target, except permissions beyond the owner's execute bit, which no Git
+    patch contains, and binary files unless ``binary`` is set. Text keeps its bytes, whatever its encoding and line
+    ends. ``context`` is in lines. Content is fetched in batches as the patch is read; of a file beyond `MAX_TEXT_BYTES`
+    (with ``binary``: `MAX_BINARY_PATCH_BYTES`) it only says that it differs.
 
     Raises the errors of ``fetch``.
     """

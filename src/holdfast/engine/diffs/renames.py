@@ -267,7 +267,7 @@ def _shared(one: dict[int, int], other: dict[int, int]) -> int:
 
 
 def _chunks(data: bytes) -> dict[int, int]:
-    """Checksum of each chunk → how many bytes of ``data`` are such chunks; a CR before a line end is not looked at."""
+    """Checksum of each chunk → how many bytes of ``data`` are such chunks; a CR before a line end is ignored."""
     counts: dict[int, int] = defaultdict(int)
     lines = data.split(b"\n")
     last = lines.pop()

@@ -83,7 +83,7 @@ class PlannedDiff(NamedTuple):
     """How the tree is to change, by what a dry run has told."""
 
     diff: Diff
-    """From the tree to what would be there."""
+    """From the tree to the state that would result."""
     unknown: Sequence[bytes]
     """Paths in the dry run that no checkpoint holds, sorted: they would be written or deleted as well."""
     contents: DiffContents
@@ -91,7 +91,7 @@ class PlannedDiff(NamedTuple):
 
 
 def planned_diff(context: Context, planned: RestoreResult, *, renames: bool = True) -> PlannedDiff:
-    """How the tree differs from what ``planned``, a dry run, says of it; ``renames`` as `diff`. Raises as that."""
+    """The differences of the tree from ``planned``, a dry run; ``renames`` as `diff`. Raises as that."""
     from holdfast.engine.history.status import scan_tree
 
     with context.lock():
@@ -140,7 +140,7 @@ class DiffContents:
     def fetch(self, entries: Sequence[Entry]) -> Iterator[bytes]:
         """The whole content of each of ``entries``, in their order.
 
-        Raises `RefusedError` if a file of the tree has changed since it was looked at.
+        Raises `RefusedError` if a file of the tree has changed since it was read.
         """
         for entry in entries:
             path = self._in_tree.get(entry.hash)

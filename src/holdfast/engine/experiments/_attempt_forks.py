@@ -41,7 +41,7 @@ class AttemptForks:
         point: SessionCheckpoint,
         parallel: int,
     ) -> None:
-        """``point`` is what the session was saved as just now. ``parallel`` attempts are to run at once."""
+        """``point`` is the state that was just saved. ``parallel`` attempts are to run at once."""
         self._sessions = make
         self._session = session
         self._order = order

@@ -53,7 +53,7 @@ class Order(NamedTuple):
     """A command that is run in every fork first, with the same variables, shell and timeout; empty: none."""
     measure: Measure = "exit_code"
     score: str | Score | None = None
-    """With the measure ``score``: a command that is run in the fork, behind the attempt, and prints a number at the end
+    """With the measure ``score``: a command that is run in the fork, after the attempt, and prints a number at the end
     of its output; or a function.
     """
     highest: bool = False

@@ -75,7 +75,7 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
 
 
 def changed_meanwhile(root: bytes, session: SessionId, outcome: Outcome) -> RefusedError:
-    """Says why an attempt is not adopted, and how its work can be had."""
+    """Explains why an attempt is not adopted, and how to get its work."""
     return RefusedError(
         f"{display(root)} has changed since the attempts began; nothing was adopted",
         hint=f"its fork is kept; `holdfast session merge {outcome.fork} -s {session}` merges it",

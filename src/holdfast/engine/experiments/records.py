@@ -43,7 +43,7 @@ ExperimentState = Literal["running", "killed", "over"]
 
 
 class RecordedAttempt(NamedTuple):
-    """An attempt whose fork is there."""
+    """An attempt whose fork exists."""
 
     outcome: Outcome
     """Its result so far. For a running attempt the phase is its present one, and the duration is 0."""

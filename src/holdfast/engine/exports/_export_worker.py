@@ -45,7 +45,7 @@ class ExportListener(Protocol):
         ...
 
     def listens(self, tenant: str, export: str) -> bool:
-        """Whether a client wants to hear of it just now: then a tree that only looking tells of is looked at."""
+        """Whether a client listens just now: then a tree without notifications is examined."""
         ...
 
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
@@ -166,7 +166,7 @@ def _tell_changed(told: ExportListener, tenant: str, export: str, paths: Iterabl
 
 
 def _is_temporary(path: bytes) -> bool:
-    """Whether it is what a restore writes before it renames it into place."""
+    """Whether it is a temporary that a restore renames into place."""
     return path.rpartition(b"/")[2].startswith(TEMPORARY_PREFIX)
 
 

@@ -81,7 +81,7 @@ class MissingExportFinder:
             if not os.path.lexists(last_seen_path(record.path)):
                 records.append(record)
         for path in find_moved(records, lambda one: workspace_folder(opener.home, one)).values():
-            opener.open(path)  # which notes that it is there
+            opener.open(path)  # which records that it exists
 
 
 _LOG = Log(__name__)

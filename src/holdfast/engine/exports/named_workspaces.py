@@ -1,7 +1,6 @@
 """Exports: workspaces that are served, each under a name, and access to their trees.
 
-Access is a port (`ExportTree`): a local directory needs nothing else; another kind, as in a guest, has an agent behind
-it.
+Access is a port (`ExportTree`): a local directory needs nothing else; another kind, as in a guest, has an agent for it.
 """
 
 from __future__ import annotations

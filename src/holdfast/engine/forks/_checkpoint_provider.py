@@ -319,7 +319,7 @@ def _end(folder: bytes, path: bytes) -> int | None:
 
 
 def _wait_for_view(home: HomeContext, path: bytes) -> None:
-    """Wait until the process that served a view has let go of its checkpoint, unless another one still uses it."""
+    """Wait until the process that served a view has released its checkpoint, unless another one still uses it."""
     reason = f"mounted on {display(path)}"
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:

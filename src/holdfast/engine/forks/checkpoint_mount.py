@@ -53,7 +53,7 @@ class ServedCheckpoint:
             raise
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until it is unmounted, or `end`, at most ``timeout`` seconds; whether that is so."""
+        """Wait until it is unmounted, or `end`, at most ``timeout`` seconds; returns whether it was."""
         return self._server.wait(timeout)
 
     def end(self) -> None:

@@ -70,7 +70,7 @@ def _serve_fork(opener: Opener, order: MountOrder) -> None:
 
 
 def _log_to(folder: bytes, level: Level) -> None:
-    """From now on what there is to say goes to the log in the workspace's folder."""
+    """From now on messages go to the log in the workspace's folder."""
     log = open_process_log(folder, LOG)
     os.dup2(log, 2)
     os.close(log)

@@ -1,4 +1,4 @@
-"""Snapshots by providers that a user asks for: taken, listed, looked at, discarded; and commands in their place.
+"""Snapshots by providers at a user's request: taken, listed, shown, discarded; and commands in their place.
 
 All of them are of one session of the providers', `ASKED_FOR`, which shares nothing with the forks of sessions.
 """
@@ -36,7 +36,7 @@ _LEAST = 4
 
 
 class SnapshotInfo(NamedTuple):
-    """A snapshot that is there."""
+    """An existing snapshot."""
 
     id: Token
     provider: str

@@ -77,7 +77,7 @@ class _Target(NamedTuple):
 
     state: HistoryEvent
     back: int
-    """How many changes lie between, which checkpoints take back."""
+    """Number of changes in between, which checkpoints reverse."""
     steps: Sequence[StepInfo]
     """With ``back`` 0: the steps, newest first. The first must be undone together with the steps connected to it."""
 
@@ -95,7 +95,7 @@ class HistoryNavigator:
         recorded_only: bool = False,
         floor: Floor | None = None,
     ) -> None:
-        """``recorded_only``: `back` takes back what steps and Holdfast itself have done, and refuses what others have
+        """``recorded_only``: `back` reverses changes by steps and Holdfast itself, and refuses those by others
         (``barrier``). ``floor``: it goes no further.
         """
         self._context = context
@@ -170,8 +170,8 @@ class HistoryNavigator:
             raise _foreign_edits_error([change.path for change in rest])
 
     def back(self, count: int | None, *, hidden: int = 0) -> RestoreResult:
-        """Take back ``count`` changes (None: all down to the floor), from the state that was just saved: all of them,
-        or none. ``hidden`` as for `refuse_too_many`.
+        """Reverse ``count`` changes (None: all down to the floor), from the state that was just saved: all of them, or
+        none. ``hidden`` as for `refuse_too_many`.
         """
         done: list[RestoreResult] = []
         start, left = self.current_state(), count
@@ -206,7 +206,7 @@ class HistoryNavigator:
         return nothing_since_error(self._floor.prompt, self.rescue)
 
     def _back(self, most: int | None, done: list[RestoreResult]) -> int:
-        """Take back one step, or up to ``most`` changes that checkpoints know; how many: none at the floor."""
+        """Reverse one step, or up to ``most`` changes known to checkpoints; returns the number: 0 at the floor."""
         now = self.current_state()
         target = self._next(now, self._root(now), most)
         if target is None:
@@ -220,7 +220,7 @@ class HistoryNavigator:
         return target.back
 
     def _warn_of_forgotten_steps(self, now: HistoryEvent, target: HistoryEvent) -> None:
-        """Say so where checkpoints alone lead back past steps that the undo log does not hold."""
+        """Report it if only checkpoints lead back past steps that the undo log lacks."""
         if is_before_set_aside(self._context, target):
             _LOG.warning(
                 "checkpoints take back the changes in an undo log of another version, which was set "
@@ -274,7 +274,7 @@ class HistoryNavigator:
         )
 
     def forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
-        """Go to the last of ``states``, which lie ahead, one behind the other."""
+        """Go to the last of ``states``, which are ahead, one after the other."""
         done: list[RestoreResult] = []
         ways_back: list[str] = []
         at = 0
@@ -306,7 +306,7 @@ class HistoryNavigator:
     def preview_back(self, count: int | None) -> RestoreResult:
         """The result that `back` would have, as far as it can be predicted. Changes nothing.
 
-        Refuses the same as `back`, except conflicts of steps behind checkpoints: the tree will have changed by then.
+        Refuses the same as `back`, except conflicts of steps after checkpoints: the tree will have changed by then.
         """
         context = self._context
         cursor = context.catalog.cursor(context.workspace.id)
@@ -450,8 +450,8 @@ class HistoryNavigator:
             yield target, steps
 
     def _next(self, now: HistoryEvent, root: Hash, most: int | None, done: Sequence[int] = ()) -> _Target | None:
-        """Where to go from ``now``: to where a step has to be taken back, or ``most`` changes back, or as many as there
-        are (None: to the floor). None where that is at the floor already.
+        """Where to go from ``now``: to a state where a step must be reversed, or ``most`` changes back, or as many as
+        there are (None: to the floor). None where that is at the floor already.
         """
         state, back = now, 0
         floor = self._floor

@@ -1,4 +1,4 @@
-"""What a restore writes, with its sources, and what it spares: logs of databases, and others' changes (I8).
+"""The writes of a restore, with their sources, and the files it spares: logs of databases, and others' changes (I8).
 
 An interrupted restore was between two states, and it replaces each path at once. So each path must hold its version
 from one of the two states; any other content or absence comes from another process.

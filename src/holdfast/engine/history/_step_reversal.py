@@ -58,7 +58,7 @@ class Effect(NamedTuple):
     letters: Mapping[bytes, str]
     """As `RestoreResult.letters`."""
     foreseen: Mapping[bytes, Entry | None] = MappingProxyType({})
-    """As `RestoreResult.foreseen`; a later effect makes an earlier one's unknown where it says nothing."""
+    """As `RestoreResult.foreseen`; a later effect without it makes an earlier one unknown."""
 
 
 def net_effect(steps: Iterable[Sequence[PathChange]], *, backward: bool) -> Effect:
@@ -115,7 +115,7 @@ class _Outcome:
         """The directories that any of these names lies in, or has."""
 
     def add(self, changes: Sequence[PathChange], *, backward: bool) -> None:
-        """Make the changes of one step, or take them back."""
+        """Make the changes of one step, or reverse them."""
         moves = [(one.path, one.source) for one in changes if one.source is not None]
         moved = dict(moves if backward else [(source, path) for path, source in moves])
         lost, gained = ("added", "deleted") if backward else ("deleted", "added")
@@ -455,7 +455,7 @@ def _result(context: Context, service: UndoService, operation: Operation, reache
 
 
 def undo_command_of(service: UndoService, steps: Sequence[int]) -> str:
-    """The command that takes back steps which were just brought forward together: all of them, and nothing else."""
+    """The command that undoes steps which were just redone together: exactly these."""
     chosen = sorted(find_steps(service, steps), key=lambda step: step.acted)
     if len(chosen) == 1 or set(steps) == set(service.connected(chosen[-1].id)):
         return UNDO_COMMAND  # they are the newest change

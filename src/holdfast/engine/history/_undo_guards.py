@@ -64,8 +64,8 @@ def check_reversal(context: Context, service: UndoService, steps: Sequence[int],
 
 
 class RunningSteps:
-    """Files of steps that are still running, such as a server that a run left behind: undo and redo by checkpoints do
-    not change them.
+    """Files of steps that are still running, such as a server left over from a run: undo and redo by checkpoints do not
+    change them.
     """
 
     def __init__(self, service: UndoService | None, *, force: bool = False) -> None:
@@ -244,7 +244,7 @@ def only_unignored_files(context: Context, cursor: Cursor) -> bool:
 
 
 def only_ignored_files(context: Context, changes: Sequence[Change]) -> bool:
-    """True if all that seems deleted is there: the rules on the disk, which no state holds, leave it out."""
+    """True if all seemingly deleted files exist: the rules on the disk, which no state holds, leave it out."""
     return all(change.after is None for change in changes) and all(
         context.tree.is_there(change.path) for change in changes
     )
@@ -317,7 +317,7 @@ def is_set_aside_run(context: Context, events: Sequence[HistoryEvent]) -> bool:
 
 
 def refuse_set_aside_redo(context: Context, undone: HistoryEvent) -> None:
-    """Raise `VersionMismatchError` if the steps that ``undone`` has taken back are in a log that was set aside."""
+    """Raise `VersionMismatchError` if the steps that ``undone`` has reversed are in a log that was set aside."""
     last = _last_set_aside(context)
     if last is not None and (undone.undo_seq or 0) <= last:
         raise _set_aside_error("the undo log does not hold the steps that were undone")

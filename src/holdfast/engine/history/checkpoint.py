@@ -1,8 +1,8 @@
 """Taking a checkpoint: room, then tree → entries → blobs and pages → one catalog commit.
 
 The order is I4's: the packs of content are durable before the pages that name it, the pages before the commit that
-makes them known. Killed anywhere before the commit, nothing but unreferenced objects is left, and collection removes
-those.
+makes them known. After a kill at any time before the commit, only unreferenced objects are left, and collection removes
+them.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class HistoryEntry(NamedTuple):
 
     @property
     def is_way_back(self) -> bool:
-        """Whether it is what a restore, an undo or a redo has left."""
+        """Whether it is the result of a restore, an undo or a redo."""
         return self.operation in ("restore", "undo", "redo")
 
     def event(self, context: Context, checkpoint: CheckpointId, at: int | None = None) -> HistoryEvent:
@@ -135,7 +135,7 @@ def record_end(
     short and steps ran since: it is a change of its own.
 
     A restore of some paths, or one that left the tree different from the target, keeps the position; its changes are
-    unsaved, and `undo` takes them back.
+    unsaved, and `undo` reverses them.
     """
     cursor = context.catalog.cursor(context.workspace.id)
     target = operation.target

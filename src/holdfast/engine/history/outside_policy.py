@@ -1,4 +1,4 @@
-"""The policy `undo.outside`: whether undo and redo stop at what others have changed, or overwrite it and say so."""
+"""The policy `undo.outside`: whether undo and redo stop at changes by others, or overwrite and report them."""
 
 from __future__ import annotations
 

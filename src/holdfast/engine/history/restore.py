@@ -315,7 +315,7 @@ def carry_out(
 
 
 def _warn_of_differences(seen: Sequence[Change], target: Checkpoint, named: Container[bytes]) -> None:
-    """Say in what the tree is another than ``target``, which it was just brought to, but for the paths ``named``."""
+    """Report differences of the tree from ``target``, to which it was just brought, except the paths ``named``."""
     seen = [change for change in seen if change.path not in named]
     if left_out := [change.path for change in seen if change.after is None]:
         _LOG.warning(

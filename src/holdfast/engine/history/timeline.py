@@ -731,7 +731,7 @@ def _meet(one: bytes, other: bytes) -> bool:
 
 
 def _matches(item: TimelineItem, wanted: TimelineFilter) -> bool:
-    """Whether all of it holds but for the path."""
+    """Whether all conditions except the path are true."""
     if wanted.kinds and item.kind not in wanted.kinds:
         return False
     if (wanted.since is not None and item.at < wanted.since) or (wanted.until is not None and item.at > wanted.until):

@@ -89,7 +89,7 @@ _KILLED_SECONDS = 30.0
 
 
 def newest_run(context: Context, service: UndoService | None) -> str:
-    """The newest run of which anything is left to take back."""
+    """The newest run with changes left to reverse."""
     steps: Sequence[StepInfo] = service.steps() if service is not None else ()
     done = [step for step in steps if step.run and (step.state == "open" or _is_to_undo(step)) and step.paths]
     if done:
@@ -433,7 +433,7 @@ def undo(
                 except NotFoundError:
                     if to is None or not done:
                         raise
-                    return done[0]  # it was all that there was to take back
+                    return done[0]  # it was all that could be undone
             return merge_results([*done, navigator.back(number, hidden=hidden)])
 
 
@@ -448,7 +448,7 @@ def undo_steps(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RestoreResult:
-    """Take back these steps together, or (without any) all that a run did (``run`` empty: the newest one).
+    """Undo these steps together, or (without any) all changes of a run (``run`` empty: the newest one).
 
     If the undo log lacks steps of the run, the checkpoint at its beginning undoes them, except for ignored files (not
     with ``recorded_only``). Raises as `undo`. An interrupted attempt at the same is finished. ``stop``: the run's

@@ -42,7 +42,7 @@ class InnerShim:
     """A shim that this process has started itself; for the rest see `Launcher`."""
 
     def __init__(self, launch: Launch) -> None:
-        """Start it, and return when it is there: it is not to belong to the first step. Raises `OSError`."""
+        """Start it, and return when it exists: it must not belong to the first step. Raises `OSError`."""
         ready, its = os.pipe2(os.O_CLOEXEC)
         self._process = start_module(
             "holdfast.engine.hosting.shim_guard",
@@ -183,8 +183,8 @@ class _Recorded:
         return True
 
     def cancel_open(self, step: int, fd: int) -> bool:
-        """See `Interceptor.cancel_open`. The supervisor has kept what the opening would lose, and it cannot be taken
-        back.
+        """See `Interceptor.cancel_open`. The supervisor has preserved the content that the opening would lose, and it
+        cannot be reversed.
         """
         del step, fd
         self.is_spared = True

@@ -105,7 +105,7 @@ class Launcher:
 
 
 def main(fd: int) -> None:
-    """Be a launcher: read a `Launch` from the socket ``fd``, run the shim, and say there how it fared."""
+    """Be a launcher: read a `Launch` from the socket ``fd``, run the shim, and report the outcome there."""
     os.set_inheritable(fd, False)
     with Connection(socket.socket(fileno=fd)) as starter:
         launch = json_decoder(Launch).decode(starter.receive())

@@ -92,7 +92,7 @@ class Monitor:
             try:
                 record = json.loads(line)
             except ValueError:
-                continue  # what Python itself had to say
+                continue  # messages of Python itself
             if isinstance(record, dict):
                 found = cast("dict[str, Any]", record)
                 if found.get("level") not in _TOO_MANY and all(isinstance(found.get(name), str) for name in _EVERY):

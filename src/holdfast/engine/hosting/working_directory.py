@@ -383,9 +383,7 @@ class HostedDirectory:
             yield workspace
 
     def unfinished_restore(self) -> CheckpointId | None:
-        """Where a restore was to lead that was cut short: until it is finished or taken back nothing else goes back or
-        forth.
-        """
+        """The target of an interrupted restore: until it is finished or reversed there is no other undo or redo."""
         self._writable()
         with self._opened() as (workspace, _):
             journal = workspace.unfinished()

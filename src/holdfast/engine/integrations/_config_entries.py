@@ -224,7 +224,7 @@ def _with_members(text: str, path: Path, value: Mapping[str, Any]) -> str:
 
 
 def _with_options(there: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
-    """The member that ends with our command, with the options that the user has put behind that."""
+    """The member that ends with our command, with the options that the user has added after it."""
     last = "args" if "args" in value else "command"
     words = _items(there.get(last))
     return {last: [*value[last], *words[words.index(COMMAND) + 1 :]]} if COMMAND in words else {}

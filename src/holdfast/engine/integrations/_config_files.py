@@ -37,7 +37,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ConfigFile(NamedTuple):
-    """A file as it was looked at."""
+    """A file as it was read."""
 
     path: bytes
     """The real one."""
@@ -171,7 +171,7 @@ def _unlink(fd: int, name: bytes) -> None:
 
 
 def _there(folder: bytes) -> bytes:
-    """The directory, or the nearest one above it that is there."""
+    """The directory, or the nearest existing one above it."""
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     return folder

@@ -34,7 +34,7 @@ class JsonElement(NamedTuple):
     """Where its text begins: the name's, or the value's."""
     value: JsonNode
     comma: int | None
-    """The position of the comma behind it; None without one."""
+    """The position of the comma after it; None without one."""
 
 
 class JsonNode(NamedTuple):
@@ -227,7 +227,7 @@ def append(text: str, path: Path, item: object) -> str:
 
 
 def delete(text: str, path: Path) -> str:
-    """Take the member or the item at ``path`` out, which has to be there."""
+    """Remove the member or the item at ``path``, which must exist."""
     root = parse(text)
     expected = copy.deepcopy(root.value)
     del _at(expected, path[:-1])[path[-1]]

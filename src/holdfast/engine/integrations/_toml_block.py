@@ -1,6 +1,6 @@
 """One table in a TOML text, as a block of lines between two marks; every other line stays unchanged.
 
-`tomllib` parses the text before and after the change: nothing but our table may differ.
+`tomllib` parses the text before and after the change: only our table may differ.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def delete(text: str, path: Path) -> str:
 
 
 def holds(text: str, path: Path) -> bool:
-    """Whether our block is there. Raises as `put`."""
+    """Whether our block exists. Raises as `put`."""
     _parsed(text)
     return _block(text, path) is not None
 

@@ -105,7 +105,7 @@ class OwnFile(NamedTuple):
 
 
 def sealed(text: str) -> str:
-    """The text with a hash of itself behind its first ``seal:``, by which `is_sealed` knows it."""
+    """The text with a hash of itself after its first ``seal:``, by which `is_sealed` recognises it."""
     assert _SEAL in text
     return text.replace(_SEAL, f"{_SEAL}{_hash(text)}", 1)
 

@@ -126,7 +126,7 @@ def _change(about: Client, file: File, place: ClientTarget, folder: bytes, *, re
 
 
 def _clear(folder: bytes, root: bytes) -> None:
-    """Remove directories that are empty without our file, up to the root, but none behind a link."""
+    """Remove directories that are empty without our file, up to the root, but none reached by a link."""
     if not folder.startswith(root + b"/"):
         return
     at = folder[len(root) + 1 :]

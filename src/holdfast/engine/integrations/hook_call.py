@@ -36,7 +36,7 @@ def find_client(name: str) -> Client:
 
 
 def is_relevant(action: Action, environ: Mapping[str, str]) -> bool:
-    """Whether an event has to be looked at: outside of a run only prompts."""
+    """Whether an event must be handled: outside a run only prompts."""
     return action == "prompt" or RUN_VARIABLE.decode() in environ
 
 

@@ -88,7 +88,7 @@ def decode_stack(tenant: str, changesets: Sequence[bytes]) -> _Stack:
 def compare(
     context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change] | None = None
 ) -> SideChanges:
-    """How ``target`` differs from ``base``, renames told apart; ``changes`` if that is known but for those.
+    """How ``target`` differs from ``base``, renames told apart; ``changes`` if they are known except for those.
 
     Raises `NotFoundError` for a checkpoint that was forgotten.
     """

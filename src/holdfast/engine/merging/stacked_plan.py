@@ -54,7 +54,7 @@ class FileOutcome(NamedTuple):
     kind: Kind
     by: Who
     existed: bool
-    """Whether it was there at the fork point."""
+    """Whether it existed at the fork point."""
 
 
 class SmallChange(NamedTuple):
@@ -315,7 +315,7 @@ class MergePlan(NamedTuple):
     """The expected result of merging a fork into a production."""
 
     base: CheckpointId
-    """The fork point: since when changes are looked at. The newest state that both hold."""
+    """The fork point, from which changes count. The newest state that both hold."""
     production: CheckpointId
     fork: CheckpointId
     also_bases: Sequence[CheckpointId]
@@ -427,7 +427,7 @@ def add_base(
     *,
     settled: Mapping[bytes, Decision],
 ) -> StackedMerge:
-    """``stacked`` with what would become of it from another state in common: where the two differ, that overlaps."""
+    """``stacked``, compared with its result from another common state: a difference is an overlap."""
     ours = compare_production(context, base, production)
     theirs, _ = compare_fork(context, base, fork)
     other = classify(ours, theirs, [], settled=settled)

@@ -256,7 +256,7 @@ def changes_by_path(side: SideChanges) -> dict[bytes, Change]:
 
 
 def _above(path: bytes) -> Iterator[bytes]:
-    """The directories that ``path`` lies in."""
+    """The parent directories of ``path``."""
     while (cut := path.rfind(b"/")) >= 0:
         path = path[:cut]
         yield path

@@ -209,7 +209,7 @@ class Context:
             yield
 
     def recover(self) -> None:
-        """Roll back what a killed keeper has left half done in the tree, and say so (I3). To be called before anything
+        """Roll back and report the unfinished changes of a killed keeper in the tree (I3). To be called before anything
         is built on the tree: where nothing is half done that costs one look. Nothing while the keeper lives, or another
         process has the workspace's lock.
         """

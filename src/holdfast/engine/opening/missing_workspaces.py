@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.store.catalog_records import WorkspaceRow
 
 MOST_LOOKED_AT = 500_000
-"""Directory entries that are looked at for moved workspaces, the nearest first: a second or two."""
+"""Limit of directory entries searched for moved workspaces, the nearest first: a second or two."""
 NEARBY = 2000
 """Where a person waits for an answer: some milliseconds."""
 

@@ -81,7 +81,7 @@ def swap(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
 
 
 def has_begun(job: PromotionJob) -> bool:
-    """Whether a swap that was cut short has changed anything: if not, production is looked at again."""
+    """Whether an interrupted swap has changed anything: if not, production is examined again."""
     if not job.facts.exchange:
         return bool(job.facts.target)
     return not is_same_directory(directory_identity(job.context.workspace.path), _place(job.facts.old))

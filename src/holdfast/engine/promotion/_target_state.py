@@ -205,7 +205,7 @@ def plan_answer(combined: CombinedState) -> PromotionAnswer:
 
 
 def refuse_running(context: Context) -> None:
-    """Raise `RefusedError` while what runs supervised in the workspace has a keeper: it would be left behind."""
+    """Raise `RefusedError` while supervised processes in the workspace have a keeper: they would stay there."""
     with open_if_running(context) as service:
         if service is not None:
             raise RefusedError(

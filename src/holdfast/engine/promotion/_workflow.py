@@ -149,7 +149,7 @@ class PromotionRun:
 
 
 def _fail(job: PromotionJob, answer: PromotionAnswer) -> PromotionAnswer:
-    """Remove the build. After the swap nothing can be taken back: a later continuation does the rest."""
+    """Remove the build. After the swap nothing can be reversed: a later continuation does the rest."""
     if job.row.phase == "ended":
         return answer
     if job.row.phase != "building":

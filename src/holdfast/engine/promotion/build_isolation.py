@@ -33,7 +33,7 @@ class BuildIsolation(NamedTuple):
     level: Literal["namespace", "none", "refused"]
     """``refused``: they do not run, since they cannot be isolated as requested."""
     reason: str = ""
-    """But for ``namespace``: why."""
+    """The reason, except for ``namespace``."""
     help: str = ""
     """A change that would allow it."""
 

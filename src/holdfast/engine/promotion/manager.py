@@ -94,7 +94,7 @@ class PromotionSweep(NamedTuple):
     """The result of `Promotions.sweep`."""
 
     settled: Sequence[str]
-    """Promotions that were cut short, and are now taken back, or, where production was swapped already, finished."""
+    """Interrupted promotions, now reversed, or finished if production was swapped already."""
     removed: Sequence[str]
     """Directories that are gone."""
     kept: Sequence[str]

@@ -149,7 +149,7 @@ class PromotionFacts(msgspec.Struct):
     failure: PromotionAnswer | None = None
     """The result before the swap, recorded before the build is removed."""
     base: str = ""
-    """The checkpoint since which both sides' changes were looked at."""
+    """The checkpoint from which both sides' changes count."""
     ours: str = ""
     """The checkpoint of production that the plan is for."""
     merged: str = ""
@@ -163,7 +163,8 @@ class PromotionFacts(msgspec.Struct):
     """Paths that the fork stopped capturing, and did not delete: they stay as in production."""
     plans: list[str] = []
     """All merged states that were put together, as production changed: they are forgotten in the end. Each is noted
-    before there is one, so that none is left behind by a crash."""
+    before it is made, so that none remains after a crash.
+    """
     container: str = ""
     """The private directory in which it is built; noted before it is made."""
     provider: str = ""

@@ -1,1 +1,1 @@
-"""Commands whose every change can be taken back."""
+"""Commands whose every change can be undone."""

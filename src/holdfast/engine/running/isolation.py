@@ -122,7 +122,7 @@ def absolute_paths(texts: Sequence[str]) -> tuple[bytes, ...]:
 
 
 def _check_directory(directory: bytes, files: FileAccess) -> None:
-    """Raise `UsageError` if the command's directory would not be there."""
+    """Raise `UsageError` if the command's directory would be missing."""
     from holdfast.sandbox.bubblewrap import TMP, is_beneath
 
     if any(path is not None and is_beneath(directory, path) for path in (files.workspace, *files.writable)):

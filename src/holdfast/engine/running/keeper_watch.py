@@ -37,7 +37,7 @@ class KeeperWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no longer. A ``look`` that waits, as for a person, is not waited for."""
+        """Look no longer. A ``look`` that waits, as for a person, does not delay this."""
         self._over.set()
 
     def finish(self, *, look_again: bool = False) -> None:

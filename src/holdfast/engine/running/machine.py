@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 _TERMINAL: Final = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES", "LANG", "LANGUAGE", "LC_*", "TZ")
-"""Variables that say what the caller's terminal is like."""
+"""Variables that describe the caller's terminal."""
 _SYSTEM: Final = frozenset(b"/ /bin /boot /dev /etc /lib /lib64 /proc /run /sbin /sys /usr /var".split())
 """Where a workspace would cover what the guest is made of."""
 _STOP_SECONDS: Final = 20.0
@@ -76,9 +76,7 @@ class MachineCommand(NamedTuple):
     """The command for a machine."""
 
     words: Sequence[bytes]
-    """Empty: this process's standard input and output are the lines of the control channel, which another process
-    speaks.
-    """
+    """Empty: this process's standard input and output are the lines of the control channel for another process."""
     directory: bytes
     environment: Mapping[bytes, bytes]
     """The caller's."""

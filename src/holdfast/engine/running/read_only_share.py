@@ -49,7 +49,7 @@ class _NoLog:
     """`LogNames` of no undo log."""
 
     def names_of(self, found: os.stat_result, /) -> int:
-        """None is there."""
+        """There is none."""
         del found
         return 0
 

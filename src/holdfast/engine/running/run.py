@@ -1,4 +1,4 @@
-"""Running a command in a workspace so that all that it changes can be taken back.
+"""Running a command in a workspace so that all its changes can be undone.
 
 A checkpoint is taken before it and after it, and the history names the run at both; in between the supervisor records
 every change in the undo log, in steps.

@@ -158,7 +158,7 @@ class SessionMachine(SessionTree):
         return _GuestCommand(connection, keeper, step)
 
     def close(self) -> None:
-        """Let go of it; it goes on."""
+        """Release it; it continues."""
         self._forget()
 
 

@@ -448,7 +448,7 @@ class Connection:
         return True
 
     def receive(self) -> dict[str, int] | None:
-        """The next answer; None if the other side is gone, or says what no starter does. One that says nothing for
+        """The next answer; None if the other side is gone, or sends an invalid message. One that says nothing for
         `_ANSWER_SECONDS` is killed: a command of its tree may have stopped it, and the tree would stay for ever.
         """
         try:

@@ -164,7 +164,7 @@ def _redirection(node: Node, data: bytes) -> tuple[str, str]:
     # In `ls > a b` the grammar makes b a part of the target.
     if len(children) != 2 or children[0].type not in _REDIRECTIONS:
         raise _NotPlainError
-    # `>!` is an operator of zsh, and the text behind `>&` is expanded twice.
+    # `>!` is an operator of zsh, and the text after `>&` is expanded twice.
     target = data[children[0].end_byte : children[1].end_byte].strip(b" \t")
     allowed = rb"\d+|[a-zA-Z_./-][\w./-]*" if children[0].type[1:] == "&" else rb"[^!].*"
     if len(target) != children[1].end_byte - children[1].start_byte or not re.fullmatch(allowed, target, re.DOTALL):

@@ -6,11 +6,11 @@ command. The longest name that a command's words begin with is used. Conditions 
 
 - ``only``: all options are among the following ones, or digits. ``-ab`` stands for letters, together or apart, ``-n=``
   and ``--name=`` for an option with a value.
-- ``not``, ``with``: none or any of the following is there, or may be: a letter anywhere behind a single dash, a long
-  option cut short. What does not begin with a dash is a pattern for any word.
+- ``not``, ``with``: none or any of the following is present, or may be: a letter anywhere after a single dash, an
+  abbreviated long option. A word without a leading dash is a pattern for any word.
 - ``alone``: there is one argument, and it is one of the following. ``bare``: there is no operand.
 - ``paths``: each operand is a file that is written, and counts as such. ``last``: only the last one is. ``erase``: all
-  below each of them goes, which is dangerous outside of the workspace. ``script``: it fits the pattern in `SCRIPTS`.
+  below each operand is removed, which is dangerous outside the workspace. ``script``: it fits a pattern in `SCRIPTS`.
 
 A program belongs in a "safe" line only if under its conditions it can neither write nor run another program.
 """
@@ -177,7 +177,7 @@ words anywhere, even into the text of a shell.)
 """
 
 SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
-"""Run a text behind ``-c``."""
+"""Run a text after ``-c``."""
 
 VARIABLES = """
     CI COLORTERM COLUMNS DEBIAN_FRONTEND FORCE_COLOR GIT_OPTIONAL_LOCKS LANG LANGUAGE LC_ALL LC_COLLATE LC_CTYPE

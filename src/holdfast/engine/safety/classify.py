@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NO_PROGRAMS: Mapping[str, Level] = {}
 _RANK: Mapping[str, int] = {level: rank for rank, level in enumerate(LEVELS)}
 _MAX_NESTED = 8
-"""How many programs that run another, and texts behind ``sh -c``, are looked into."""
+"""How many programs that run another, and texts after ``sh -c``, are examined."""
 _MAX_DIRECTORIES = 8
 _BINARIES = frozenset(("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin"))
 _HARMLESS = frozenset(("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/zero", "/dev/full"))
@@ -145,7 +145,7 @@ class _Classifier:
         return _highest([row.level, *self._operands(row, operands)])
 
     def _go(self, arguments: Sequence[str]) -> Level:
-        """``cd``: the shell is there from then on, or stays, if that fails."""
+        """``cd``: the shell is there afterwards, or stays if that fails."""
         if len(arguments) != 1 or arguments[0].startswith("-") or "CDPATH" in self._env:
             self._cwds = []
         there = [posixpath.normpath(posixpath.join(cwd, arguments[0])) for cwd in self._cwds]

@@ -1,7 +1,6 @@
 """Commands of the user's that are run before and after a session is saved, forked, or given a branch.
 
-One that comes before can refuse: it ends with another code than 0, or not in time. One that comes after can only be
-heard.
+One that comes before can refuse: it ends with another code than 0, or not in time. A later hook is only a notification.
 """
 
 from __future__ import annotations

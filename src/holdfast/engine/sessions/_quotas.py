@@ -64,7 +64,7 @@ def check_room(rows: SessionRows, session: SessionId, most: int) -> None:
 
 
 def thin_out(rows: SessionRows, session: SessionId, most: int) -> None:
-    """Let go of the trees of the oldest states that were saved by themselves, beyond ``most``."""
+    """Release the trees of the oldest automatically saved states, beyond ``most``."""
     held = [stored for stored in rows.checkpoints(session) if stored.kept]
     beyond = len(held) - most
     if beyond > 0:

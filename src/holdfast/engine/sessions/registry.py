@@ -1,4 +1,4 @@
-"""The sessions of a home: begun, opened, looked at, swept."""
+"""The sessions of a home: begun, opened, inspected, swept."""
 
 from __future__ import annotations
 
@@ -446,7 +446,7 @@ class Sessions:
         sweep_if_due(self._opener)
 
     def close(self) -> None:
-        """Let go of the home. Sessions that are open stay so. Harmless a second time."""
+        """Release the home. Sessions that are open stay so. Harmless a second time."""
         self._opener.close()
         self._home = self._tiers = None
 

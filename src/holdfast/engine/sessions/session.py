@@ -61,7 +61,7 @@ class Session:
     """
 
     def __init__(self, scope: SessionScope, line: SessionLine, stack: ExitStack) -> None:
-        """``line`` is loaded; ``stack`` is what `close` lets go of, the session's lock among it."""
+        """``line`` is loaded; `close` releases ``stack``, including the session's lock."""
         self._scope = scope
         self._context = scope.context
         self._line = line
@@ -373,7 +373,7 @@ class Session:
         return self._states.find(name)
 
     def past(self) -> Iterator[SessionCheckpoint]:
-        """The states that it was saved in and that have led to this one, the last first, as far as they are there."""
+        """The existing saved states before this one in its history, the last first."""
         return self._scope.tiers.past(self.head)
 
     def checkout(self, name: str) -> CheckedOut:
@@ -504,7 +504,7 @@ class Session:
             self.close()
 
     def close(self) -> None:
-        """Let go of it, as it is. Harmless a second time."""
+        """Release it unchanged. Harmless a second time."""
         self._stack.close()
 
     def __enter__(self) -> Self:

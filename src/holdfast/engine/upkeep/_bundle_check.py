@@ -118,7 +118,7 @@ class BundleChecker:
         return _Facts(page.level, keys[0], last, *page.totals)
 
     def manifests(self) -> None:
-        """Check every manifest; to be called when all pages are there."""
+        """Check every manifest; call this when all pages have arrived."""
         for record in self._head.checkpoints:
             if record.root not in self._facts:
                 name = record.root.hex()

@@ -27,9 +27,9 @@ _BATCH = 256
 def export_bundle(context: Context, checkpoints: Sequence[CheckpointId], file: bytes) -> list[CheckpointId]:
     """Write ``checkpoints`` and all their ancestors to ``file``; returns the ids of all that it holds, parents first.
 
-    The file appears under its name only when it is whole and synced, with mode 0600; one that was there is
-    replaced. Raises `UsageError` without a checkpoint, `NotFoundError`, `StorageError`, and `IntegrityError` for
-    content that is damaged: the target is then as it was.
+    The file appears under its name only when it is whole and synced, with mode 0600; an existing one is replaced.
+    Raises `UsageError` without a checkpoint, `NotFoundError`, `StorageError`, and `IntegrityError` for content that is
+    damaged: the target is then as it was.
     """
     if not checkpoints:
         raise UsageError("name at least one checkpoint to export")

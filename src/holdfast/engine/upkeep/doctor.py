@@ -52,7 +52,7 @@ _NOT_INSIDE: Final = (
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """One check."""
 
     area: Area
     verdict: Verdict

@@ -69,7 +69,7 @@ class Saver(Protocol):
         ...
 
     def close(self) -> None:
-        """Save the index and let go of the store."""
+        """Save the index and release the store."""
         ...
 
 
@@ -89,7 +89,7 @@ class WatchSetup(NamedTuple):
     """How often everything counts as changed, for what no watcher can notice."""
     retention_interval: float = 3600.0
     poll_interval: float = 10.0
-    """How often the tree is looked at where watching is impossible."""
+    """How often the tree is examined where watching is impossible."""
     rest: float = 0.25
     """The longest pause after reading the watcher, so that many events cause few wake-ups."""
     look_interval: float = 30.0

@@ -44,7 +44,7 @@ class TreeComparison:
         self._root, self._pages = now.root, now.new_pages
 
     def saved(self, checkpoint: Checkpoint) -> None:
-        """The tree was looked at by saving it."""
+        """The tree was examined by saving it."""
         if self._known:
             self._compare(checkpoint.root, {})
             self._root, self._pages = checkpoint.root, {}

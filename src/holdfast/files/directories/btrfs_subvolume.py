@@ -73,7 +73,7 @@ def subvolume_number(path: bytes) -> int | None:
 
 
 def same_btrfs(one: bytes, other: bytes) -> bool:
-    """Whether two directories lie in one file system, which is btrfs: devices differ between subvolumes. Raises
+    """Whether two directories are in one file system, which is btrfs: devices differ between subvolumes. Raises
     `OSError`.
     """
     found: list[bytes] = []
@@ -88,7 +88,7 @@ def same_btrfs(one: bytes, other: bytes) -> bool:
 
 
 def has_inner(path: bytes) -> bool:
-    """Whether other subvolumes lie in the subvolume ``path``. Raises `OSError`, also where a kernel cannot tell."""
+    """Whether the subvolume ``path`` contains other subvolumes. Raises `OSError`, also where a kernel cannot tell."""
     with _opened(path) as fd:
         return bool(_inner(fd))
 
@@ -198,7 +198,7 @@ def _has(top: int, path: bytes) -> bool:
 
 
 def _inner(fd: int) -> list[_Inner]:
-    """The subvolumes in that whose root is ``fd``, but for those deeper in them."""
+    """The subvolumes directly in the one whose root is ``fd``."""
     found: list[_Inner] = []
     least = 0
     while True:

@@ -24,7 +24,7 @@ class DirectorySize(NamedTuple):
     files: int
     """All that is no directory; one with several names once."""
     bytes: int
-    """The room that it takes where it lies: holes take none."""
+    """The space that it takes on its disk: holes take none."""
 
 
 def size_of(directory: bytes, *, without: ProtectedDirectories) -> DirectorySize:

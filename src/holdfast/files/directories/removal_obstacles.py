@@ -59,7 +59,7 @@ def removal_hint(error: OSError) -> str | None:
         if error.errno == errno.EPERM:
             return _unprotecting(path)
     except OSError:
-        pass  # it has gone meanwhile, or cannot be looked at
+        pass  # it is gone by now, or inaccessible
     return None
 
 

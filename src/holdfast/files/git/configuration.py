@@ -38,14 +38,14 @@ class GitUser(NamedTuple):
 
 
 class Repository(NamedTuple):
-    """The Git repository that a directory lies in."""
+    """The Git repository of a directory."""
 
     worktree: bytes
     """The directory that holds ``.git``."""
     common: bytes
     """The Git directory that all of its work trees share."""
     own: bytes
-    """The Git directory of this work tree: the same, but for one that was added."""
+    """The Git directory of this work tree: the same, except for an added one."""
 
 
 def find_repository(directory: bytes) -> Repository | None:

@@ -16,7 +16,7 @@ SLASH = ord("/")
 ONE: Final = "?"
 STAR: Final = "*"
 DIRECTORIES: Final = "**/"
-"""Nothing, or whole directories with the slash behind them."""
+"""Nothing, or whole directories with the slash after them."""
 ANYTHING: Final = "**"
 
 Token = int | frozenset[int] | str

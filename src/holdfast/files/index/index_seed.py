@@ -1,4 +1,4 @@
-"""Filling a stat index with what a directory surely holds, so that no scan has to look at it."""
+"""Filling a stat index with the certain content of a directory, so that no scan must examine it."""
 
 from __future__ import annotations
 

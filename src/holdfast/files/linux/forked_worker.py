@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SIGKILL = 9
 _PROCESSOR = 36
-"""The place of ``processor`` among the fields behind the command's name."""
+"""The place of ``processor`` among the fields after the command's name."""
 
 
 def is_worthwhile() -> bool:

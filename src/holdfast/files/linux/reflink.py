@@ -177,7 +177,7 @@ def copy_data(src_fd: int, dst_fd: int) -> int:
             end = os.lseek(src_fd, at, os.SEEK_HOLE)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                break  # nothing but a hole to the end
+                break  # only a hole to the end
             if error.errno != errno.EINVAL:
                 raise
             end = size

@@ -92,8 +92,8 @@ def capture(
 ) -> CaptureResult | None:
     """Look at ``name`` in the open directory, which looked like ``seen`` at ``moment`` or later; None if it is gone.
 
-    With a mode of 0 in ``seen``, it has not been looked at. No link is followed, and nothing but a regular file is
-    opened. Errors of the sink go on.
+    A mode of 0 in ``seen`` means that it was not examined yet. No link is followed, and only a regular file is opened.
+    Errors of the sink go on.
     """
     try:
         for attempt in range(TRIES):

@@ -280,7 +280,7 @@ class Scanner:
         self._findings.rescan.add(path)
 
     def scan_names(self, root_fd: int, path: bytes, names: Iterable[bytes]) -> bool:
-        """Bring the record of the directory ``path`` up to date, in which nothing but ``names`` has changed.
+        """Update the record of the directory ``path``, in which only ``names`` have changed.
 
         False, and the record stays as it is, if that takes a `walk`: a name is new, gone, or a directory by now.
         """

@@ -150,7 +150,7 @@ class FanotifyWatcher:
         batch = _Batch(findings)
         self._read(batch)
         if batch.stale - self._gone:
-            # A directory that is being deleted this moment is gone before its event is there.
+            # A directory being deleted at this moment is gone before its event has arrived.
             self._read(batch)
             unknown = batch.stale - self._gone
             if unknown:

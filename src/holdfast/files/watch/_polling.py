@@ -1,4 +1,4 @@
-"""Watching without any help of the kernel: at every interval the whole tree is looked at."""
+"""Watching without any help of the kernel: at every interval the whole tree is examined."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class WatchedRoot:
             raise NotFoundError(f"there is no directory {display(self.path)}")
 
     def close(self) -> None:
-        """Let go of the directory; a second call does nothing."""
+        """Release the directory; a second call does nothing."""
         for fd in (self.fd, self._mounts):
             if fd >= 0:
                 os.close(fd)

@@ -133,7 +133,7 @@ def _take_portion(queue: int, portions: Sequence[range]) -> range | None:
 
 
 def _offset(count: int, number: int) -> int:
-    """Where the result of a file is stored: behind the count of those made, and a byte "it is made" for each of the
+    """Where the result of a file is stored: after the count of those made, and a byte "it is made" for each of the
     ``count`` files.
     """
     return _COUNT.size + count + number * _RESULT.size

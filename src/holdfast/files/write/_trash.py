@@ -1,4 +1,4 @@
-"""The files that a change takes away: moved aside at once, removed at the end, and found again after a crash."""
+"""The files that a change removes: moved aside at once, removed at the end, and found again after a crash."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Waiting(NamedTuple):
 
 
 class Trash:
-    """The files that one call has taken away and not yet removed. For one thread."""
+    """The files that one call has moved aside and not yet deleted. For one thread."""
 
     def __init__(self, root: Root, names: TemporaryNames) -> None:
         """Creates nothing before the first removal."""
@@ -134,7 +134,7 @@ class Trash:
 
     def _moved_to(self) -> bytes:
         if self._directory is None and syscalls.only_grows(self._root.fd):
-            self._directory = b""  # it would be there for ever
+            self._directory = b""  # it would stay for ever
         if self._directory is None:
             name = self._names.new()
             try:
@@ -247,9 +247,7 @@ def remove_tree(root: Root, path: bytes) -> int:
 
 
 def remove_hollow(root: Root, path: bytes) -> bool:
-    """Remove the directory ``path`` if nothing but directories is in it, however deep; False, and all stays,
-    otherwise.
-    """
+    """Remove the directory ``path`` if only directories are in it, at any depth; False, and all stays, otherwise."""
     found = [path]
     for at in found:  # grows while it is walked
         try:

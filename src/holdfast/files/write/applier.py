@@ -233,7 +233,7 @@ class _Work:
         try:
             place = self._root.locate(change.path)
         except (NotFoundError, EscapeError):
-            place = None  # what would lie behind a link is not in the tree
+            place = None  # objects reached by a link are not in the tree
         info = None if place is None else _lstat(place)
         self._emptied.add(parent)
         if place is None or info is None or stat.S_ISDIR(info.st_mode):
@@ -413,7 +413,7 @@ class _Work:
         os.chmod(at, (seen.st_mode & 0o7000) | after.permissions)
 
     def _taken(self, path: bytes, info: os.stat_result, before: Entry) -> DisplacedFile:
-        """The file or link at ``path``, which `_entry_at` has found to be ``before``, to be taken away."""
+        """The file or link to remove at ``path``, which `_entry_at` has found to be ``before``."""
         known = self._observed.get(path)
         seen = known is not None and known.signature == signature_of(info)
         return DisplacedFile(identity_of(info), before, doubtful=not seen)

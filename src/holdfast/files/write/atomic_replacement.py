@@ -165,7 +165,7 @@ def _write_pieces(fd: int, pieces: Iterable[bytes]) -> None:
 
 
 def _write_sparse(fd: int, piece: bytes, at: int) -> None:
-    """Write ``piece``, which begins at ``at`` in the file, but for its blocks of zeros; the offset is after it then."""
+    """Write ``piece``, which begins at ``at`` in the file, except its blocks of zeros; the offset is after it then."""
     view, begin = memoryview(piece), 0
     for position in range(-at % _BLOCK_BYTES, len(piece) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
         if piece.startswith(_ZEROS, position):

@@ -219,7 +219,7 @@ class _Archive:
             if one.media_type.endswith((".index.v1+json", ".manifest.list.v2+json")):
                 if nested:
                     yield from self._manifests(self._verified_json(one, _Index), architecture, nested - 1)
-            elif _blob(one) in self._parts:  # for other platforms only the name may be there
+            elif _blob(one) in self._parts:  # for other platforms only the name may be present
                 yield one, self._verified_json(one, _Manifest)
 
     def _other_architecture(self, found: list[str], architecture: str) -> UnsupportedError:

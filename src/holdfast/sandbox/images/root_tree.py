@@ -219,7 +219,7 @@ class RootTree:
         return name, nodes[-1]
 
     def _python_version(self, name: bytes, directory: bytes) -> tuple[int, int] | None:
-        """From its own name, or from those of its libraries; None if neither says it."""
+        """From its own name, or from those of its libraries; None if neither contains it."""
         found = re.match(rb"python3\.(\d{1,3})", name)
         if found:
             return 3, int(found[1])
@@ -231,7 +231,7 @@ class RootTree:
     # -- as one archive -------------------------------------------------------------------------------------------
 
     def write(self, archive: IO[bytes]) -> None:
-        """Write all of it as one archive (tar), but for the root itself: squashfs-tools take that from no archive."""
+        """Write all of it as one archive (tar), except the root itself: squashfs-tools take that from no archive."""
         first: dict[int, bytes] = {}
         waiting = [(b"", iter(sorted(self._root.children.items())))]
         while waiting:

@@ -175,7 +175,7 @@ class ImageStore:
             )
 
     def _boot_parts(self, builder: DebianBuilder) -> Kernel:
-        """A kernel by ``builder``, or the same of an image that is there."""
+        """A kernel by ``builder``, or that of an existing image."""
         found = builder.find_kernel()
         for image in self.list():
             if image.manifest.boot == found.boot and image.manifest.kernel_package == found.package:

@@ -58,7 +58,7 @@ def boot_archive(boot: BootPlan, shares: Sequence[Share], network: Network, *, i
 
 
 def joined(first: bytes, second: bytes) -> bytes:
-    """An archive behind another one, compressed or not: it begins where the kernel looks for it."""
+    """An archive after another one, compressed or not: it begins where the kernel looks for it."""
     return first + bytes(-len(first) % _ALIGNED) + second
 
 

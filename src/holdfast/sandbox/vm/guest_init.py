@@ -132,7 +132,7 @@ def mount(source: str, path: str | bytes, kind: str, flags: int, options: str) -
 
 
 def mount_system(source: str, path: str, kind: str, flags: int, options: str) -> None:
-    """Mount it unless it is there, which the image's first file system may have seen to."""
+    """Mount it unless it exists, as from the image's first file system."""
     try:
         os.makedirs(path, exist_ok=True)
         if not os.path.ismount(path):
@@ -157,7 +157,7 @@ def make_directories(path: bytes, home: bytes, uid: int, gid: int) -> None:
 
 
 def place_file(each: Plan, home: bytes, uid: int, gid: int) -> None:
-    """Write a file of the plan, whatever was there."""
+    """Write a file of the plan, replacing any other."""
     path = text_path(each["path"])
     make_directories(os.path.dirname(path), home, uid, gid)
     source = os.path.join(FOLDER, each["source"])
@@ -283,7 +283,7 @@ def make_account(user: Plan, home: bytes) -> None:
 
 
 def accounts(passwd: str, group: str, user: Plan, home: str) -> tuple[str, str]:
-    """``/etc/passwd`` and ``/etc/group`` in which the user is. An account with the number stays, but for its home."""
+    """``/etc/passwd`` and ``/etc/group`` in which the user is. An account with the number stays, except its home."""
     lines = [line.split(":") for line in passwd.splitlines() if line]
     groups = [line.split(":") for line in group.splitlines() if line]
     uid, gid, name = str(user["uid"]), str(user["gid"]), user["name"]
@@ -476,7 +476,7 @@ def reap_until(last: int) -> None:
 
 
 def power_off(mounts: Sequence[bytes]) -> NoReturn:
-    """End all processes, let nothing unwritten behind, and switch the machine off."""
+    """End all processes, write everything to disk, and switch the machine off."""
     try:
         end_processes()
         # The guest's own file systems first: the server of the others may be gone, and syncing them would wait for it.

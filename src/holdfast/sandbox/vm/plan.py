@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from holdfast.sandbox.policy import Network
 
 CONTROL_PORT = "holdfast.control"
-"""The virtio-serial port that the shim in the guest speaks at."""
+"""The virtio-serial port of the shim in the guest."""
 PROCESSES_PORT = "holdfast.processes"
 """The port at which the guest names the command of a process."""
 TIME_QUESTION = b"holdfast: what time is it?"

@@ -393,7 +393,7 @@ def _refuse_conflicts(unmerged: list[bytes]) -> None:
 
 
 def _blobs_of(stages: Iterable[bytes]) -> list[str]:
-    """The objects of lines of ``git ls-files --unmerged``, but for submodules' commits."""
+    """The objects of lines of ``git ls-files --unmerged``, except submodules' commits."""
     return [line.split(b" ", 2)[1].decode("ascii") for line in stages if not line.startswith(_GITLINK)]
 
 

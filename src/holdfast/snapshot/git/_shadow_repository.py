@@ -147,7 +147,7 @@ class _OwnObjects:
         self._packed: set[str] | None = None
 
     def holds(self, name: str) -> bool:
-        """Whether the object is there, loose or in a pack."""
+        """Whether the object exists, loose or in a pack."""
         if os.path.lexists(os.path.join(self._objects, name[:2].encode(), name[2:].encode())):
             return True
         if self._packed is None:

@@ -79,7 +79,7 @@ class OverlayLayers(NamedTuple):
         return self.lower, self.upper, self.work, self.attributes.encode()
 
     def make(self) -> None:
-        """Make them, with nothing changed. ``place`` is there. Raises `OSError`."""
+        """Make them, with nothing changed. ``place`` exists. Raises `OSError`."""
         for path in (os.path.dirname(self.upper), self.upper, self.work):
             os.mkdir(path, 0o700)
         lower, upper = os.open(self.lower, _DIRECTORY), os.open(self.upper, _DIRECTORY)

@@ -59,7 +59,7 @@ class Checked(msgspec.Struct, frozen=True, rename="kebab"):
     """The result of ``check``."""
 
     check_errors: int = 0
-    """Places that could not be looked at."""
+    """Places that could not be examined."""
     corruptions: int = 0
     """Places where content is wrong."""
     leaks: int = 0

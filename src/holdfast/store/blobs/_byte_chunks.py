@@ -44,7 +44,7 @@ class PieceReader:
 
 
 def chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes, cut into chunks of exactly `CHUNK_BYTES` but for the last, which is not empty."""
+    """The same bytes, cut into chunks of exactly `CHUNK_BYTES` except the last, which is not empty."""
     rest: list[bytes] = []
     have = 0
     for piece in pieces:

@@ -27,7 +27,7 @@ _MARKER = 0xFF
 
 
 def encode_chunk(size: int, encoded: Encoded) -> bytes:
-    """The head of a chunk of ``size`` bytes of content; ``encoded.data`` goes behind it."""
+    """The head of a chunk of ``size`` bytes of content; ``encoded.data`` follows it."""
     return _CHUNK.pack(encoded.codec, size, len(encoded.data))
 
 

@@ -144,7 +144,7 @@ class BlobReader:
                     yield name, reason
 
     def _absence(self, name: Hash, located: dict[Hash, BlobLocation], sizes: dict[str, int | None]) -> str | None:
-        """Why the content of ``name`` cannot be there; ``sizes`` are those of objects, asked for once each."""
+        """Why the content of ``name`` cannot exist; ``sizes`` are those of objects, asked for once each."""
         location = located.get(name)
         if location is None:
             return f"blob {format_hash(name)} is missing: the catalog does not know it"

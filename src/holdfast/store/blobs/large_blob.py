@@ -59,7 +59,7 @@ class LargeBlob:
 
     @property
     def chunks(self) -> int:
-        """How many there are, each of `CHUNK_BYTES` but for the last."""
+        """Number of chunks, each of `CHUNK_BYTES` except the last."""
         return -(-self._size // CHUNK_BYTES)
 
     def chunk(self, index: int) -> bytes:

@@ -1,6 +1,6 @@
 """The pack format: encoder and decoder of many blobs in one object. Specified in ``docs/formats/pack.md``.
 
-Pure but for `read_index`, which reads the end of an object. A pack may come from a stranger: nothing here allocates
+Pure except for `read_index`, which reads the end of an object. A pack may come from a stranger: nothing here allocates
 more than the index and one record, and only `FormatError` and `IntegrityError` come out (I12).
 """
 

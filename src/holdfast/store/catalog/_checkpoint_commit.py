@@ -62,7 +62,7 @@ class _CommitState(NamedTuple):
     workspace: Sequence[Row]
     """As `_history_rows.check_cursor` takes it."""
     parent: bool
-    """Whether the parent is there."""
+    """Whether the parent exists."""
     packs: Mapping[PackId, tuple[int, int]]
     """Existing packs: the number, and the time until which they are spared."""
     known: _Known

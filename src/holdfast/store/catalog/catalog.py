@@ -430,7 +430,7 @@ class Catalog:
         return row[0] if row else None
 
     def extend_pin(self, number: int, expires_at: int) -> bool:
-        """Keep a pin until ``expires_at``; False if it is there no more."""
+        """Keep a pin until ``expires_at``; False if it no longer exists."""
         with self.database.writing() as transaction:
             return bool(
                 transaction.run(

@@ -27,7 +27,7 @@ _COLUMNS = """id, workspace, path, about, now, before, after, status, holder, he
 _CONTENTS = COLUMNS[REAPPLIES]
 
 _SIZE = " + ".join(f"COALESCE(LENGTH({name}), 0)" for name in ("path", "about", "now", "before", "after"))
-"""In bytes, but for a few characters, and some dozens for each content that is encrypted."""
+"""In bytes, except a few characters, and some dozens for each encrypted content."""
 
 
 class ReapplyRow(NamedTuple):

@@ -1,4 +1,4 @@
-"""What is alive: reference counts by level, settled later than the commits that change them.
+"""Finds live rows: reference counts by level, settled later than the commits that change them.
 
 ``refs`` of a row counts the checkpoints and pins whose root it is, and the *counted* pages that refer to it; ``deltas``
 counts the rows that are stored as a delta against it. A page is live while its refs are above 0, and a live page should

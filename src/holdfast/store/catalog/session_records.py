@@ -37,7 +37,7 @@ class SessionRecord(NamedTuple):
     """The directory that was made by ``plain``."""
     purpose: Purpose
     status: Status
-    """``making`` until its directory is there; ``going`` while it is being deleted."""
+    """``making`` until its directory exists; ``going`` while it is being deleted."""
     created_at: int
 
 

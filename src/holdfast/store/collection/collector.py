@@ -175,10 +175,10 @@ class Collector:
         return _DIVISOR if self._small_steps() else 1
 
     def settle(self) -> int:
-        """Bring every count up to date, in small transactions; how many pages were looked at. Needs no lease."""
+        """Bring every count up to date, in small transactions; returns the number of examined pages. Needs no lease."""
         done = 0
         if self._database.read_only:
-            return done  # the counts stay behind as they are
+            return done  # the counts stay outdated
         limit = deferred_counts.PAGES_PER_STEP // self._divisor()
         while step := deferred_counts.settle_step(self._database, self._tenant, self._children, limit):
             done += step

@@ -104,7 +104,7 @@ def acquire(
 
 
 def _win(bucket: RemoteObjects, tenant: str, name: str, store: str, sleep: Callable[[float], None]) -> None:
-    """Return when no other claim is there; raise if one comes before ours."""
+    """Return when there is no other claim; raise if one comes before ours."""
     pause = _PAUSE
     seen = False
     others: list[str] = []

@@ -104,7 +104,7 @@ def unfinished(address: S3Address, prefix: str) -> Iterator[UnfinishedUpload]:
 
 
 def abort(address: S3Address, upload: UnfinishedUpload) -> None:
-    """Throw it away, with the parts that are there. One that is gone is no error. Raises `StorageError`."""
+    """Discard it, with its existing parts. One that is gone is no error. Raises `StorageError`."""
     _request(address, "DELETE", upload.key, {"uploadId": upload.upload}, missing_is_fine=True)
 
 

@@ -148,7 +148,7 @@ class RemoteObjects:
                 except (AlreadyExistsError, PreconditionError):
                     return bytes(obstore.get(self._bucket, key).bytes()) == data
         except NotFoundError:
-            return False  # it was there, and has just gone
+            return False  # it existed, and has just gone
         return True
 
     def get(self, key: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -188,7 +188,7 @@ class RemoteObjects:
                     data = bytes(found.bytes())
                     size, (begin, until) = found.meta["size"], found.range
             except StorageError:
-                # A range behind the end is a different error in each service.
+                # A range after the end is a different error in each service.
                 size = self.size(key)
                 if size is not None and offset >= size:
                     raise _short(key, offset, length, 0) from None

@@ -1,6 +1,6 @@
 """The format of an encrypted value in a row of the catalog, with the keys of objects.
 
-Specified in docs/formats/catalog.md ("Encrypted values"). Pure but for the nonce: bytes in, bytes out.
+Specified in docs/formats/catalog.md ("Encrypted values"). Pure except for the nonce: bytes in, bytes out.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _ADDING = struct.Struct("=QIIII")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _at_once = ctypes.PyDLL(None)
-"""Calls by this do not let go of the interpreter's lock."""
+"""Calls by this do not release the interpreter's lock."""
 _at_once.ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_char_p)
 
 

@@ -132,7 +132,7 @@ def _block(name: str, *, guarded: bool) -> _Block:
 
 
 def _quiet_block(name: str, hears: Hears) -> _Block:
-    """The same where no keeper hears of changes."""
+    """The same where no keeper is notified of changes."""
     if name == "ioctl":
         return [*_stolen(), *_choice(1, _refused_ioctls())]
     if name == "fanotify_init":
@@ -199,7 +199,7 @@ def _when(argument: int, answers: dict[int, int]) -> _Block:
     block: _Block = [(_LOAD, 0, 0, _low_half(argument))]
     for answer in dict.fromkeys(answers.values()):
         values = [value for value, its in answers.items() if its == answer]
-        # Each jumps to the one return behind them.
+        # Each jumps to the one return after them.
         block += [
             (_EQUAL, left, 0 if left else 1, value)
             for left, value in zip(range(len(values) - 1, -1, -1), values, strict=True)

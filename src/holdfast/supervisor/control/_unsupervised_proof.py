@@ -4,12 +4,12 @@ A process can leave its ancestors, process group and session, and its origin is 
 proof is an ability: descriptors that a supervised process cannot make. It is sent with each request, on the connection,
 and not kept.
 
-- The log's lock, open for writing: what was ever in a tree *of this keeper* can open nothing of the log for writing.
-  While the keeper lives that is refused, and afterwards the tree's filter and its domain let it open nothing for
-  writing at all. The tree of another keeper, of which this log is no business, might open it.
-- A Landlock rule set: the filter of *every* tree, of whichever keeper, refuses to make one, and no keeper makes one for
-  another. Where a kernel has no Landlock, no process can show one, and the first has to do. What others use to shut
-  programs in (containers, sandboxes) lets rule sets be made, since these only ever take rights away.
+- The log's lock, open for writing: a process that was ever in a tree *of this keeper* cannot open files of the log for
+  writing. While the keeper lives that is refused, and afterwards the tree's filter and its domain refuse every opening
+  for writing. A process in the tree of another keeper, which does not protect this log, might open it.
+- A Landlock rule set: the filter of *every* tree, of any keeper, refuses to make one, and no keeper makes one for
+  another process. On a kernel without Landlock, no process can show one, and the first must suffice. Other confinement
+  (containers, sandboxes) permits rule sets, since these only ever remove rights.
 
 Sources: unix(7), ``SCM_RIGHTS``; fcntl(2), ``F_GETFL``; landlock_create_ruleset(2).
 """

@@ -36,7 +36,7 @@ class BackgroundThread:
         self._thread.join()
 
     def do(self, job: Callable[[], object]) -> None:
-        """Queue ``job`` behind all earlier ones. From any thread."""
+        """Queue ``job`` after all earlier ones. From any thread."""
         self._work.put(job)
 
     def post(self, result: Callable[[], object]) -> None:

@@ -56,7 +56,7 @@ _ATTRIBUTES = Struct("=IIQiIQQQ")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _at_once = ctypes.PyDLL(None)
-"""Calls by this do not let go of the interpreter's lock."""
+"""Calls by this do not release the interpreter's lock."""
 _EVENT_BYTES = 16
 """Room for one ``struct epoll_event``."""
 

@@ -121,7 +121,7 @@ class StepLifecycle:
 
         def settle() -> StepOutcome:
             info = finish() if finish is not None else None
-            if info is None:  # it was taken back already, or is nothing
+            if info is None:  # it was reversed already, or has no changes
                 info = next((info for info in self._service.steps() if info.id == step), None)
             return StepOutcome(info=info, denied=denied)
 

@@ -71,7 +71,7 @@ _log = Log("holdfast.supervisor.keeper.keeper")  # as a program the module has a
 _AGAIN_SECONDS = 0.005
 """Until calls are tried again that wait for what no event says."""
 _LOCK_SECONDS = 1.0
-"""How long the log is waited for, where another process has it."""
+"""How long to wait for the log while another process has it."""
 _SWITCH_SECONDS = 0.0005
 """How long the second thread may keep the first one waiting, at most."""
 
@@ -214,7 +214,7 @@ class Keeper:
         return self._service.is_quiet
 
     def end_when_idle(self) -> None:
-        """No run is about to join any more: end as soon as none is there. From any thread."""
+        """No run will join any more: end as soon as there is none. From any thread."""
         self._begun = True
         self._worker.wake()
 

@@ -62,7 +62,7 @@ class LaunchFile:
         return module_words(_MODULE, str(self.fd))
 
     def outcome(self) -> ProcessOutcome | None:
-        """How it fared; None if the launcher was killed before it said that."""
+        """The outcome; None if the launcher was killed before its report."""
         try:
             return decode_outcome(os.pread(self.fd, os.fstat(self.fd).st_size, 0))
         except FormatError:
@@ -72,7 +72,7 @@ class LaunchFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the file."""
+        """Release the file."""
         os.close(self.fd)
 
 

@@ -75,7 +75,7 @@ class _Parent:
             if number not in _PYTHONS_OWN and signal.getsignal(number) is signal.SIG_IGN
         ]
         self._early: list[int] = []
-        """Signals that came before the command's process was there."""
+        """Signals that came before the command's process existed."""
         self._noted: dict[int, _NotedSignals] = {}
         """Signals of which it is not known yet which processes have got them."""
         self._asked: tuple[int, ...] = ()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _TTY_NUMBER = 4
-"""The place of the terminal in ``stat``, counted from behind the name (proc_pid_stat(5), field 7)."""
+"""The place of the terminal in ``stat``, counted from after the name (proc_pid_stat(5), field 7)."""
 _PSEUDO = range(136, 144)
 _PSEUDO_EACH = 256
 
@@ -175,7 +175,7 @@ def _create(
 def open_found(
     resolver: PathResolver, call: PendingCall, context: HandlerContext, opened: ResolvedObject, wish: OpenRequest
 ) -> Reply:
-    """Open an object that is there, as ``wish`` says."""
+    """Open an existing object, as in ``wish``."""
     found = os.fstat(opened.fd)
     kind = stat.S_IFMT(found.st_mode)
     if kind == stat.S_IFDIR:

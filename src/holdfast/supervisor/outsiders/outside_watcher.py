@@ -294,7 +294,7 @@ class OutsideWatcher:
         if until < now:
             found = self._identify(pid)
             if found.is_sure or party is _UNKNOWN_EDITOR:
-                party = found  # otherwise its file was there at the last read
+                party = found  # otherwise its file existed at the last read
         self._known[pid] = party, now + _KNOWN_SECONDS
         return party
 

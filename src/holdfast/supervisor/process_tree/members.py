@@ -203,7 +203,7 @@ class Processes:
         return tgid in self._processes
 
     def tgids_except(self, runs: Iterable[Run]) -> list[int]:
-        """All processes that are known and live, but for those of these runs. From any thread."""
+        """All processes that are known and live, except those of these runs. From any thread."""
         return [process.tgid for process in list(self._processes.values()) if process.group.run not in runs]
 
     def pidfds(self, run: Run) -> list[int]:

@@ -21,7 +21,7 @@ _INODE_FIELD = 4
 _A_THREAD = 10
 """Finding a thread's tables and children costs as much as this many open files."""
 _ROUNDS = 100
-"""Who starts processes faster than they can be looked at is not waited for."""
+"""A program that starts processes faster than they can be inspected is not waited for."""
 
 
 def inodes_held_for_writing(named: Callable[[], Iterable[int]], most: int | None = None) -> frozenset[int] | None:
@@ -64,7 +64,7 @@ def _below(tgids: Iterable[int], seen: Collection[int], room: _Room) -> tuple[di
         if tgid not in seen:
             room.take(_A_THREAD * len(threads))
         for thread in threads:
-            with suppress(OSError):  # it has ended, or may not be looked at; so below
+            with suppress(OSError):  # it has ended, or may not be inspected; so below
                 waiting += _children(tgid, thread)
         if len(threads) > 1 or not _has_ended(tgid):
             living[tgid] = threads

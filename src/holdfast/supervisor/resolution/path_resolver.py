@@ -55,7 +55,7 @@ _AS_IS = nullcontext()
 
 
 class ResolvedName(NamedTuple):
-    """A name in a directory, whether anything is there or not."""
+    """A name in a directory, whether it exists or not."""
 
     dir_fd: int
     name: bytes
@@ -91,7 +91,7 @@ class ResolvedName(NamedTuple):
 
 
 class ResolvedObject(NamedTuple):
-    """An object that is there."""
+    """An existing object."""
 
     fd: int
     """``O_PATH``."""
@@ -239,7 +239,7 @@ class PathResolver:
             raise _error(errno.EROFS)
 
     def is_taken(self, resolved: ResolvedName) -> bool:
-        """Whether anything is there, as far as the caller may see it."""
+        """Whether the name exists, as far as the caller may see it."""
         try:
             with self.caller_credentials():
                 os.stat(resolved.full, dir_fd=resolved.dir_fd, follow_symlinks=False)

@@ -44,7 +44,7 @@ class Location(NamedTuple):
     path: bytes | None
     """Relative to the workspace's root, empty for the root; None outside."""
     forbidden: bool = False
-    """In Holdfast's home, but for the workspace itself where that lies there, or in an undo log."""
+    """In Holdfast's home, except the workspace itself if it is there, or in an undo log."""
     read_only: bool = False
     """A `ReadOnly` directory, or in one."""
 
@@ -86,7 +86,7 @@ class Territory:
         self._shown: dict[tuple[str, int, int], tuple[int, tuple[Mount, ...]]] = {}
         """The mounts of callers with another view than the keeper, by view, with the time of their reading."""
         self._read_only: tuple[bytes, ...] = ()
-        """With a slash behind each."""
+        """Each ends with a slash."""
         self._borders: frozenset[bytes] = frozenset()
         """All of these."""
 

@@ -355,7 +355,7 @@ class Aliases:
         """``new`` stands for ``old`` from now on, and for all that ``old`` stood for. An object that stands for itself
         has no alias.
         """
-        self._new.pop(new, None)  # it is there again
+        self._new.pop(new, None)  # it exists again
         if old != new:
             self._new[old] = new
 

@@ -82,7 +82,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: State, *, force: bool)
 def foresee(log: UndoLog, steps: Iterable[StepId], *, forward: bool) -> None:
     """Raise what `undo` (``forward``: `redo`) would refuse of these steps as things are now. Changes nothing.
 
-    But for what shows only in the doing: damage, and files that a process has a lease on.
+    Except problems found only by doing it: damage, and files on which a process has a lease.
     """
     with log.recorder.gate:
         settle_late_writes(log)

@@ -402,7 +402,7 @@ class LocalUndoService:
 
     def commit_abandoned(self, step: StepId) -> bool:
         """Commit an explicit step whose client is gone; its label says so. False if it was closed. Raises as `commit`,
-        but for `NotFoundError`.
+        except `NotFoundError`.
         """
         with self._recorder.gate:
             if step not in self._explicit.values():

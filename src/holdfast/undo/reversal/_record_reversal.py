@@ -208,7 +208,7 @@ class Reversal:
             try:
                 self._context.note_changed_at(self._directories.place(path))
             except OSError:
-                continue  # nothing is there
+                continue  # nothing exists there
 
     def _reverse_with_access(
         self, records: Sequence[Mutation], position: int, note: Callable[[tuple[Signature, ...]], None]

@@ -61,14 +61,14 @@ class Losses:
     def weigh(self, step: OpenStep, loss: Loss) -> Weight | None:
         """The weight of a loss; None if it does not count. This is the complete rule.
 
-        A file counts, with the bytes that a call is about to take from it, if all of this holds:
+        A file counts, with the bytes that a call will remove from it, if all of these are true:
 
-        - It was there before the run: neither the step nor an earlier one of the run has made it.
+        - It existed before the run: neither the step nor an earlier one of the run has made it.
         - It was captured then: neither ignored, by the rules of that time, nor below ``.git``.
-        - The call removes it, empties it or cuts it short, punches a hole into it, replaces it by a rename, or opens it
-          for writing otherwise than appending. What is written later passes by: so opening counts with all bytes of the
-          file, but once in a run; and not where an SQLite database, known by its header, is opened for reading and
-          writing, as its library changes single pages, each of which it keeps until the change is complete.
+        - The call removes, empties or truncates it, punches a hole into it, replaces it by a rename, or opens it for
+          writing without appending. Later writes are not seen: so opening counts with all bytes of the file, but only
+          once in a run. An SQLite database, known by its header, does not count when it is opened for reading and
+          writing, as its library changes single pages, and keeps each until the change is complete.
 
         If a Git repository has its content, a deleted file counts only until the step makes one at its path: Git
         changes files in this way.

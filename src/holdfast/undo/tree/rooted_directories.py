@@ -104,7 +104,7 @@ def lstat_or_none(place: Place) -> os.stat_result | None:
 
 
 def exists(place: Place) -> bool:
-    """Whether anything is there."""
+    """Whether the path exists."""
     # An exception takes longer than the system call.
     return os.access(place.name, os.F_OK, dir_fd=place.dir_fd, follow_symlinks=False)
 

@@ -82,7 +82,7 @@ def signature_of(found: os.stat_result, device: int, xattrs: Callable[[], Xattrs
 
 
 def _outline(found: os.stat_result, device: int, parent: int) -> Signature:
-    """The signature but for owner and attributes."""
+    """The signature without owner and attributes."""
     # The root's device may have another number after a new mount.
     device = 0 if found.st_dev == device else found.st_dev
     # Size and times of a directory change with its entries, also by other steps; those of a pipe change with its data.
@@ -159,7 +159,7 @@ def is_as_left(directories: Directories, path: bytes, left: Signature | None) ->
 
 
 def is_untouched(directories: Directories, path: bytes, left: Signature | None) -> bool:
-    """Whether the path is as a step left it, but for what chattr(1) may have changed there: the ctime."""
+    """Whether the path is as a step left it, except for the ctime, which chattr(1) may have changed."""
     now = signature(directories, path)
     if left is None or now is None or not stat.S_ISREG(left.mode):
         return is_as_left(directories, path, left)

@@ -1,4 +1,4 @@
-"""Names in a recorded directory: looked up, made, moved and taken away."""
+"""Names in a recorded directory: looked up, made, moved and removed."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class RecordedNames:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             return self._objects.enter(parent, dir_fd, name)
 
-    # -- taken away, and moved ------------------------------------------------------------------------------------
+    # -- removing and moving --------------------------------------------------------------------------------------
 
     def unlink(self, caller: Caller, parent: int, name: bytes) -> None:
         """See `Names`."""

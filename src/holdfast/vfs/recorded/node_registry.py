@@ -218,7 +218,7 @@ class NodeRegistry:
             found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
             return self._key(found, identity(dir_fd, name)) in self._hidden
         except FileNotFoundError:
-            return True  # it was just taken away
+            return True  # it was just removed
 
     def note_moved(self, parent: int, dir_fd: int, name: bytes) -> None:
         """Report that the object now at the name was moved there."""

@@ -32,7 +32,7 @@ class Header(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """INIT: what the kernel speaks. Of another `MAJOR` only the version counts."""
+    """INIT: the kernel's version and features. Of another `MAJOR` only the version counts."""
 
     major: int
     minor: int

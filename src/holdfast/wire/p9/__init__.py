@@ -1,4 +1,4 @@
-"""9P2000.L (docs/internals/9p.md): what a file system server hears from a guest's kernel, and answers.
+"""9P2000.L (docs/internals/9p.md): the messages of a file system server with a guest's kernel.
 
 The peer is not trusted. Nothing here does any I/O.
 """

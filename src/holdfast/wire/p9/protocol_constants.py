@@ -8,7 +8,7 @@ from typing import Final
 
 VERSION: Final = b"9P2000.L"
 UNKNOWN_VERSION: Final = b"unknown"
-"""The answer to a version that is not spoken."""
+"""The answer to an unsupported version."""
 
 NO_TAG: Final = (1 << 16) - 1
 """The tag of Tversion, and of nothing else."""

@@ -63,8 +63,8 @@ class Open(NamedTuple):
 
 
 class Create(NamedTuple):
-    """LCREATE: a file in the directory ``fid``, which becomes the open file. ``flags`` as in `Open`; whether the name
-    may be there already is ``exclusive``'s to say.
+    """LCREATE: a file in the directory ``fid``, which becomes the open file. ``flags`` as in `Open`; ``exclusive``
+    decides whether the name may exist already.
     """
 
     fid: int

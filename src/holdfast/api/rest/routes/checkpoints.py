@@ -187,7 +187,7 @@ def get_checkpoint(call: Call, checkpoint: InCheckpoint) -> faces.CheckpointDeta
 
 @endpoint("DELETE", "/api/checkpoints/{id:str}", rights="admin")
 def delete_checkpoint(call: Call, checkpoint: InCheckpoint) -> faces.Deleted:
-    """Forget a checkpoint. Refused while something depends on it."""
+    """Forget a checkpoint. Refused while it is still needed."""
     try:
         found, row, workspace = _opened(call, checkpoint)
     except NotFoundError as error:

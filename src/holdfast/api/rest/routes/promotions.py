@@ -116,7 +116,7 @@ def _decided(given: FileDecision) -> spec.DecidedFile:
 
 
 def _production(context: Context) -> manager.ProductionRef:
-    """Production, as it was looked at for this request: the process that promotes takes nothing else for it."""
+    """Production, as seen for this request: the process that promotes accepts no other state of it."""
     found = context.workspace
     if os.path.ismount(found.path):  # The row may hold the path of the directory under a mount.
         about = os.lstat(found.path)
@@ -167,7 +167,7 @@ def _shown(row: PromotionRow) -> Any:
 
 def _attempt(call: RequestCall, row: ExportRow) -> tuple[str, PromotionRow | None]:
     """The id of the requested promotion; with its row, if this request continues one that was cut short. A promotion
-    that was taken back since starts anew, under another id.
+    that was reversed since starts again, under another id.
     """
     if call.key is None:
         return secrets.token_hex(8), None

@@ -79,7 +79,7 @@ def start_session(call: Call, name: ExportName, data: JSONBody[NewSession]) -> a
 
 @endpoint("GET", "/api/exports/{name:str}/sessions/{session:str}", rights="read")
 def get_session(call: Call, name: ExportName, session: InSession, history: History = 20) -> faces.Session:
-    """One session, with its last commands. Its variables are not told."""
+    """One session, with its last commands. Without its variables."""
     with _sessions(call) as sessions:
         found = _find(call, sessions, name, session)
         commands = encode_all(answers.Command, sessions.history(found.id, history))
@@ -124,7 +124,7 @@ def save_session(
 def undo_in_session(
     call: Call, name: ExportName, session: InSession, data: JSONBody[Steps]
 ) -> truncated_results.Restored:
-    """Take back the newest changes to the tree that a session works in."""
+    """Undo the newest changes to the tree that a session works in."""
     return _reversed(call, Workspace.undo, name, session, data)
 
 

@@ -58,7 +58,7 @@ def restore(call: Call, name: ExportName, data: JSONBody[Restore]) -> truncated_
 
 @endpoint("POST", "/api/exports/{name:str}/recover", rights="write")
 def recover(call: Call, name: ExportName, data: JSONBody[Recover]) -> truncated_results.Restored:
-    """Finish a restore that was cut short, or take it back."""
+    """Finish an interrupted restore, or reverse it."""
     workspace, progress = call.workspace(name), call.progress(name, "restore")
     if data.action == "continue":
         return _notify(call, name, "restored", workspace.restore_continue(progress=progress))
@@ -67,7 +67,7 @@ def recover(call: Call, name: ExportName, data: JSONBody[Recover]) -> truncated_
 
 @endpoint("POST", "/api/exports/{name:str}/undo", rights="write")
 def undo(call: Call, name: ExportName, data: JSONBody[Steps]) -> truncated_results.Restored:
-    """Take back the newest changes to the tree. Unsaved ones are saved first, and are the first of the newest."""
+    """Undo the newest changes to the tree. Unsaved ones are saved first, and are the first of the newest."""
     return _reversed(call, name, data, Workspace.undo, ("undo", "undone"))
 
 

@@ -59,7 +59,7 @@ class _Layout(NamedTuple):
     as_is: bool
     """Whether other letters than ASCII are written as such."""
     ending: str
-    """The text behind the value."""
+    """The text after the value."""
 
 
 def _layout(text: str, value: Any) -> _Layout:

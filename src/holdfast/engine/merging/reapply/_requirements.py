@@ -69,7 +69,7 @@ def _pick(name: str, base: str | None, ours: str | None, theirs: str | None) -> 
 
 
 def _insert(out: list[str], name: str, line: str, order: list[str]) -> None:
-    """Insert a requirement behind its predecessor on its side, if that exists; else at the end."""
+    """Insert a requirement after its predecessor on its side, if that exists; otherwise at the end."""
     for earlier in reversed(order[: order.index(name)]):
         for at, known in enumerate(out):
             if key(known) == earlier:

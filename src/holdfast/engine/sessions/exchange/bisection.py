@@ -194,7 +194,7 @@ _WORDS: dict[Verdict, str] = {"good": "good", "bad": "bad", "skip": "untestable"
 
 
 def _between(session: Session, bounds: Bounds) -> list[Checkpoint]:
-    """The states from the good one to the bad one, oldest first; of equal ones behind each other only the first."""
+    """The states from the good one to the bad one, oldest first; of consecutive equal ones only the first."""
     good, bad = bounds
     catalog = session.context.catalog
     line = [bad, *catalog.ancestors(bad)]

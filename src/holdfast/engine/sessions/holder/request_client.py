@@ -193,7 +193,7 @@ class ReachableSession:
         self.close()
 
     def close(self) -> None:
-        """Let go of it, or hang up. Harmless a second time."""
+        """Release it, or hang up. Harmless a second time."""
         self._found.close()
 
     @property

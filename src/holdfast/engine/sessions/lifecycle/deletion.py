@@ -58,7 +58,7 @@ def only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) ->
 
 
 def find_only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
-    """`only_in` of a live session; raises `HoldfastError` or `OSError` where it cannot be looked at."""
+    """`only_in` of a live session; raises `HoldfastError` or `OSError` where it cannot be read."""
     from holdfast.engine.history.status import scan_tree
 
     assert record.workspace is not None, "it is live"

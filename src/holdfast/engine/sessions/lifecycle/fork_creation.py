@@ -142,7 +142,7 @@ def _make(
     *,
     now: bool,
 ) -> ForkResult:
-    """Make the fork, whose name is held, and free; what fails leaves nothing behind."""
+    """Make the fork, whose name is locked and free; a failure leaves nothing."""
     context, rows = scope.context, scope.tiers.rows
     record = SessionRecord(
         id=session,

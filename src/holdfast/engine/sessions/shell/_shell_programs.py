@@ -4,11 +4,11 @@ Each command has a shell of its own: ``SHELL -c SCRIPT``, where the script sets 
 command, all on its first line, so that line numbers in messages are the command's. The report is set up by:
 
 - a trap on EXIT, which is also run after ``exit``, a failure under ``set -e``, and (in bash) a signal.
-- where the command speaks of ``trap``, it may have one of its own: then ``exit``, the end of the script, and (in bash
-  and zsh, by a trap on errors) a failure under ``set -e`` say it as well.
-- where it speaks of ``exec``, that says it before the shell is replaced. ``exec`` and ``exit`` are aliases then, that
-  expand to themselves and a substitution that results in nothing: redirections, conditions and ``$?`` stay as they are.
-- sh and zsh die of signals without a word: they have traps for those that ask a process to end.
+- if the command contains ``trap``, it may set its own: then ``exit``, the end of the script, and (in bash and zsh, by
+  a trap on errors) a failure under ``set -e`` report too.
+- if it contains ``exec``, that reports before the shell is replaced. ``exec`` and ``exit`` are then aliases, which
+  expand to themselves and an empty substitution: redirections, conditions and ``$?`` stay unchanged.
+- sh and zsh die of signals without a report: they have traps for the signals that ask a process to end.
 
 A killed shell (SIGKILL) reports nothing, so the next one gets the former state.
 """
@@ -35,7 +35,7 @@ _LOG = Log(__name__)
 MAGIC = "holdfast-shell-1"
 END = "end"
 TOO_LONG = "__holdfast_too_long"
-"""A variable that the shell makes up: its value names one that cannot be handed on."""
+"""An artificial variable of the shell: its value names one that cannot be passed on."""
 
 OWN = frozenset(
     (
@@ -388,7 +388,7 @@ def _traps(shell: ShellName, say: bytes, *, has_own: bool) -> list[bytes]:
 
 
 def _aliases(text: bytes) -> list[bytes]:
-    """Which words of the command have to say it, too."""
+    """The words of the command that must report it, too."""
     words = set(re.findall(rb"[a-z]+", text))
     return [*([b"exec"] if b"exec" in words else []), *([b"exit"] if b"trap" in words else [])]
 

@@ -35,7 +35,7 @@ class PromptMarks:
     """Finds the marks in a shell's output, and keeps the text between them."""
 
     def __init__(self, secret: str, most: int) -> None:
-        """``secret`` is what nothing but the hooks can know; ``most`` bytes are kept of a command."""
+        """``secret`` is known only to the hooks; ``most`` bytes are kept of a command."""
         self.begin = f"\x1b]7717;{secret};B\x07".encode()
         self.end = f"\x1b]7717;{secret};E\x07".encode()
         self._most = most

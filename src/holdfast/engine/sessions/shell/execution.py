@@ -259,7 +259,7 @@ class _Child(Protocol):
         ...
 
     def end(self) -> None:
-        """Wait for it, and let go of it."""
+        """Wait for it, and release it."""
         ...
 
 
@@ -471,7 +471,7 @@ class _RunningShell:
         self._child.signal(signal.SIGKILL)
 
     def let_go(self) -> None:
-        """Wait for the shell, which has ended, and let go of its pipes."""
+        """Wait for the shell, which has ended, and close its pipes."""
         self._child.end()
         for stream in self._streams.values():
             if not stream.pipe.closed:

@@ -203,7 +203,7 @@ def relative(root: bytes, directory: str) -> str:
 
 
 def absolute(root: bytes, cwd: str) -> bytes:
-    """The directory that `State.cwd` says."""
+    """The directory of `State.cwd`."""
     return os.path.normpath(os.path.join(root, os.fsencode(cwd)))
 
 
@@ -411,8 +411,8 @@ class CommandJournal:
             self.save_tree()
 
     def save_tree(self, *, whole: bool = True) -> CheckpointId:
-        """Save the tree as `StateHistory.save_tree` does. If it was not looked at since the session was opened, and it
-        was another, that is journalled.
+        """Save the tree as `StateHistory.save_tree` does. If it was not examined since the session was opened, and it
+        differs, that is journalled.
         """
         session = self._line.record.id
         tree = self._states.save_tree(message=opening_message(session) if self._looks_later else "", whole=whole)

@@ -89,8 +89,8 @@ def known_providers(opener: Opener, record: SessionRecord) -> Sequence[Provider]
 def recreate_directory(context: Context, workspace: Workspace, record: SessionRecord, state: State) -> bool:
     """If the session's directory is gone, or a fork's was emptied, make it again from the last recorded tree.
 
-    False if it is there. Raises `RefusedError` where it may lie on a file system that is not mounted, `NotFoundError`
-    if the tree was thinned out.
+    False if it exists. Raises `RefusedError` where it may lie on a file system that is not mounted, `NotFoundError` if
+    the tree was thinned out.
     """
     root = context.workspace.path
     if os.path.lexists(root):
@@ -119,7 +119,7 @@ def recreate_directory(context: Context, workspace: Workspace, record: SessionRe
 
 
 def was_emptied(context: Context, record: SessionRecord, state: State) -> bool:
-    """Whether the directory of a fork, which is there, is without all that was recorded last."""
+    """Whether the existing directory of a fork lacks everything recorded last."""
     if record.purpose == "session" or state.tree is None or not _is_empty(context.workspace.path):
         return False
     return context.catalog.checkpoint(state.tree).total_files > 0
