@@ -203,9 +203,10 @@ def _row(row: TokenRow) -> Row:
 COMMANDS = {
     "serve": Command(
         description="Serve workspaces over HTTP (docs/reference/rest.md), save them automatically, apply "
-        "retention and collect. Every request needs a token, which `holdfast serve token "
-        "create` makes. By default it listens on loopback only. After a signal it finishes "
-        "the current requests and saves unsaved changes.",
+        "retention and collect. Requests need a token, which `holdfast serve token create` "
+        "makes, except those about health and the documentation. By default it listens on "
+        "loopback only. After a signal it finishes the current requests and saves unsaved "
+        "changes.",
         configure=_configure,
         run=_run,
         intermixed=True,
