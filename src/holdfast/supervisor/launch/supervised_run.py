@@ -203,9 +203,8 @@ def require_calls() -> None:
     libc.syscall(_SYS_PIDFD_GETFD, -1, 0, 0)
     if is_refused or ctypes.get_errno() != errno.EBADF:
         raise UnsupportedError(
-            "a filter of system calls, such as a container's, refuses unshare or pidfd_getfd, which recording needs "
-            "(Docker: `--security-opt seccomp=unconfined`)",
-            hint="`holdfast watch` saves without supervision",
+            "a filter of system calls, such as a container's, refuses unshare or pidfd_getfd, which recording needs",
+            hint="Docker's ends with `--security-opt seccomp=unconfined`; `holdfast watch` saves without supervision",
         )
 
 
