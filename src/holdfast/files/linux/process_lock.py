@@ -24,6 +24,8 @@ _LONGEST_PAUSE = 0.1
 _SILENT = 1.0
 """Seconds of waiting until a message names the holder."""
 _MOST_OF_COMMAND = 100
+_LOOKS = 3
+"""The kernel gives its list of locks in pieces, and leaves one out if others end in between."""
 
 
 @contextmanager
@@ -104,14 +106,18 @@ def _where(holder: int | None) -> str:
 
 
 def holder_of(fd: int) -> int | None:
-    """Which process holds the lock, as far as the kernel tells (Linux, proc_locks(5))."""
+    """The process that holds the lock, as far as the kernel tells (Linux, proc_locks(5))."""
     try:
         about = os.fstat(fd)
-        with open("/proc/locks", encoding="ascii") as locks:
-            for line in locks:
-                fields = line.split()
-                if len(fields) > 5 and fields[1] == "FLOCK" and fields[5].endswith(f":{about.st_ino}"):
-                    return int(fields[4])
+        exact = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+        for _ in range(_LOOKS):
+            with open("/proc/locks", encoding="ascii") as locks:
+                lines = [line.split() for line in locks]
+            # On btrfs and overlays the device is another one than stat(2) tells: then the inode number has to do.
+            ends = f":{about.st_ino}"
+            found = [line for line in lines if len(line) > 5 and line[1] == "FLOCK" and line[5].endswith(ends)]
+            if found:
+                return int(next((line for line in found if line[5] == exact), found[0])[4])
     except OSError:
         pass
     return None

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.linux.process_lock import exclusive
+from holdfast.files.linux.process_lock import exclusive, holder_of
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError, StorageError
 from holdfast.testing.clocks import ManualClock
+
+from ....disks import mounted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,6 +150,19 @@ def test_threads_of_one_process_wait_for_each_other_in_silence(
                 wait(2)
         waiting.result(60)
     assert caplog.messages == []
+
+
+def test_the_holder_of_a_file_with_the_same_number_on_another_file_system_is_not_named(tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "theirs").mkdir()
+    with mounted("tmpfs", tmp_path / "ours") as ours, mounted("tmpfs", tmp_path / "theirs") as theirs:
+        holder = hold(bytes(theirs / "lock"))
+        with exclusive(bytes(ours / "lock"), timeout=0, clock=SystemClock(), what="it"):
+            assert os.stat(ours / "lock").st_ino == os.stat(theirs / "lock").st_ino
+            for directory, process in ((ours, os.getpid()), (theirs, holder.pid)):
+                with open(directory / "lock", "rb") as file:
+                    assert holder_of(file.fileno()) == process
+        holder.communicate()
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
