@@ -294,7 +294,10 @@ class OutsideWatcher:
         if until < now:
             found = self._identify(pid)
             if found.is_sure or party is _UNKNOWN_EDITOR:
-                party = found  # (else it was there when it was last seen)
+                party = found
+            elif not party.is_ours:
+                # (It was there when it was last seen; but its number may have come to a supervised one since.)
+                party = party._replace(is_sure=False)
         self._known[pid] = party, now + _KNOWN_SECONDS
         return party
 
