@@ -497,6 +497,11 @@ static bool is_movable(mode_t mode)
     return S_ISREG(mode) || S_ISLNK(mode);
 }
 
+static bool is_changeable(const struct place *place)
+{
+    return !faccessat(place->dir, ".", W_OK | X_OK, AT_EACCESS);
+}
+
 static bool move(struct call *call, const struct place *source, const struct place *target, unsigned flags)
 {
     struct log *log = call->log;
@@ -513,7 +518,8 @@ static bool move(struct call *call, const struct place *source, const struct pla
             victim.about.st_ino == moved.about.st_ino || !is_as_left(call, target, &victim))
             return false;
         is_kept = !victim.is_created;
-        if (is_kept && (log->counts_names || victim.about.st_nlink > 1))
+        // (Where the rename is going to fail, no name in the log may have changed the victim's ctime.)
+        if (is_kept && (log->counts_names || victim.about.st_nlink > 1 || !is_changeable(source) || !is_changeable(target)))
             return false;
     } else if (is_known_place(call, target)) {
         return false;

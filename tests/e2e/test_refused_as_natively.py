@@ -20,6 +20,7 @@ from holdfast.testing.tree_state import differences, photograph
 
 from ..disks import mounted
 from .conftest import INSTALLED, Cli
+from .test_run_closed import ORDINARY
 
 _AS_IN_A_CONTAINER = ("setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource")
 """Root has no CAP_SYS_RESOURCE there."""
@@ -179,3 +180,32 @@ def test_a_time_of_which_64_bits_hold_no_nanoseconds(
         after = photograph(tree)
         # (What is set again is set as far as 64 bits tell it.)
         assert differences(before, after | {b"directory": after[b"directory"]._replace(mtime=early)}) == []
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="there is no setpriv")
+@pytest.mark.parametrize("switch", ["1", "0"])
+@pytest.mark.parametrize("is_own", [True, False], ids=["the keeper's user", "another user"])
+def test_what_could_not_be_removed_is_no_edit_by_another_process(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, switch: str, *, is_own: bool
+) -> None:
+    """As where a tool makes its directories read-only, `rm -rf` fails, and a chmod comes before the next one."""
+    monkeypatch.setenv(SWITCH, switch)
+    for name in ("closed/removed", "closed/replaced", "closed/moved", "open/file", "other"):
+        cli.write(name, name)
+    if not is_own:
+        for path in (cli.root, *cli.root.rglob("*")):
+            os.chown(path, 4321, 4321)
+    (cli.root / "closed").chmod(0o555)
+    before = photograph(cli.root)
+    user = ("setpriv", "--reuid=4321", "--regid=4321", "--clear-groups")
+    refused = ("rm -f closed/removed", "mv -f other closed/replaced", "mv -fT closed/moved open/file")
+    commands = [f"sh -c '{words}' && exit 9" for words in refused]
+    commands = ["touch closed/* open/file other", *commands, "chmod 640 closed/* open/file", "mkdir made"]
+    by = (ORDINARY, ()) if is_own else ((), user)
+    run = (*by[0], *INSTALLED, "run", "--", *by[1], "sh", "-c", "; ".join(commands))
+    subprocess.run(run, check=True, capture_output=True)
+    assert cli.json("barriers")["barriers"] == []
+    cli.process("undo", "--run")
+    assert differences(before, photograph(cli.root)) == []

@@ -1,5 +1,5 @@
 """The few Linux system calls that Python does not offer: ``openat2``, ``renameat2``, ``statx``, ``syncfs``,
-``sync_file_range``, ``fstatfs``, and ``fchownat`` on a descriptor of a link.
+``sync_file_range``, ``fstatfs``, ``faccessat`` with its error, and ``fchownat`` on a descriptor of a link.
 
 Each raises `OSError` as the functions of `os` do; a kernel or C library without the call raises it with ENOSYS.
 Sources: the Linux manual pages of the same names, section 2.
@@ -37,6 +37,7 @@ _STATFS_BYTES = 256
 
 _AT_FDCWD = -100
 _AT_SYMLINK_NOFOLLOW = 0x100
+_AT_EACCESS = 0x200
 _AT_EMPTY_PATH = 0x1000
 _STATX_BTIME = 0x800
 _STATX_BYTES = 256
@@ -79,6 +80,11 @@ def renameat2(src_fd: int, src: bytes, dst_fd: int, dst: bytes, flags: int) -> N
         _check(_libc.syscall(number, src_fd, src, dst_fd, dst, flags))
     else:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+def check_changeable(dir_fd: int) -> None:
+    """Raise the system's error if this thread may give no name in the directory away, nor make one."""
+    _check(_libc.faccessat(dir_fd, b".", os.W_OK | os.X_OK, _AT_EACCESS))
 
 
 def birth_time(path: bytes) -> int | None:

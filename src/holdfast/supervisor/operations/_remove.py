@@ -25,6 +25,7 @@ def _unlink(call: PendingCall, context: HandlerContext, dirfd: int, address: int
         if resolved.path is None or resolved.slash:  # with a slash it can only fail
             perform()
         else:
+            resolver.check_removable(resolved)
             context.interceptor.unlink(context.step(call), resolved.place, perform, own=resolver.native_guard)
         return Reply()
 

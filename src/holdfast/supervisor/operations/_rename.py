@@ -47,6 +47,8 @@ def _rename(
         if origin.path is not None and place.path is not None:
             if (origin.slash or place.slash) and not _is_directory(resolver, origin):
                 perform()  # which is an error, and the system knows which
+            if not flags and not _is_same(origin, place):  # (else nothing is replaced)
+                resolver.check_removable(place, origin)
             context.interceptor.rename(
                 context.step(call), origin.place, place.place, flags, perform, own=resolver.native_guard
             )
@@ -56,6 +58,14 @@ def _rename(
         else:
             raise _crossing(origin, place, flags)
         return Reply()
+
+
+def _is_same(one: ResolvedName, other: ResolvedName) -> bool:
+    try:
+        found = [os.lstat(resolved.name, dir_fd=resolved.dir_fd) for resolved in (one, other)]
+    except OSError:
+        return False
+    return os.path.samestat(*found)
 
 
 def _is_directory(resolver: PathResolver, resolved: ResolvedName) -> bool:

@@ -294,7 +294,10 @@ class OutsideWatcher:
         if until < now:
             found = self._identify(pid)
             if found.is_sure or party is _UNKNOWN_EDITOR:
-                party = found  # otherwise its file existed at the last read
+                party = found
+            elif not party.is_ours:
+                # It lived when it was last seen; but a supervised process may have got its number since.
+                party = party._replace(is_sure=False)
         self._known[pid] = party, now + _KNOWN_SECONDS
         return party
 

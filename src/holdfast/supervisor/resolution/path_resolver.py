@@ -22,6 +22,7 @@ from holdfast.files.linux.syscalls import (
     RESOLVE_IN_ROOT,
     RESOLVE_NO_MAGICLINKS,
     RESOLVE_NO_SYMLINKS,
+    check_changeable,
     openat2,
 )
 from holdfast.supervisor.resolution.caller_identity import CALLERS
@@ -209,6 +210,22 @@ class PathResolver:
                 return perform()
 
         return performed
+
+    def check_removable(self, resolved: ResolvedName, *directories: ResolvedName) -> None:
+        """Raise `OSError` if the caller may not take the name of something that is no directory out of its directory,
+        or change the other ``directories``.
+
+        To be asked before the object gets a name in the log: that sets its ctime, and where the call fails afterwards,
+        the next step takes the object for changed by another process.
+        """
+        try:
+            found = os.lstat(resolved.name, dir_fd=resolved.dir_fd)
+        except OSError:
+            return  # (the call itself knows the error)
+        if not stat.S_ISDIR(found.st_mode):
+            with self.caller_credentials():
+                for directory in (resolved, *directories):
+                    check_changeable(directory.dir_fd)
 
     def create_by_caller(self, perform: Callable[[], T]) -> Callable[[], T]:
         """``perform``, with the caller's credentials and umask, and only if it still waits."""

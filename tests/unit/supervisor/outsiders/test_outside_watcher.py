@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.supervisor.outsiders import outside_watcher
 from holdfast.supervisor.outsiders.outside_watcher import OutsideWatcher
 
 
@@ -106,3 +108,19 @@ def test_an_outsider_that_only_lets_a_file_go_has_changed_nothing_that_the_log_e
     ours.close()
     its.close()
     assert set(service.outsides) == (set() if explained and not writes else {(b"f",)})
+
+
+@pytest.mark.parametrize(("seconds", "is_sure"), [(60, True), (-1, False)])
+def test_a_process_that_is_gone_is_who_had_its_number_for_some_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, is_sure: bool
+) -> None:
+    """Later a supervised process may have had the number, and may be gone as well: then the undo log decides."""
+    monkeypatch.setattr(outside_watcher, "_KNOWN_SECONDS", seconds)
+    service: Any = Service()
+    log: Any = Explained(True)
+    watcher = OutsideWatcher(service, log, bytes(tmp_path), (), lambda _: False)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as outsider:
+        alive = watcher._who(outsider.pid)
+    gone = watcher._who(outsider.pid)
+    assert alive.is_sure
+    assert gone == alive._replace(is_sure=is_sure)
