@@ -112,8 +112,8 @@ void put_bool(struct frame *, bool);
 struct journal {
     int fd;
     uint64_t written;           // bytes of the segment
-    int64_t seq;                // the last sequence number in use
-    bool is_broken;             // a write was truncated permanently
+    int64_t seq;                // the last sequence number that was given out
+    bool is_broken;             // a part of a record could not be removed
 };
 
 int journal_append(struct journal *, struct frame *);  // 0, or the error number

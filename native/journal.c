@@ -126,7 +126,7 @@ int journal_write(struct journal *journal, const uint8_t *at, size_t size)
         return 0;
     }
     int error = written < 0 ? errno : ENOSPC;
-    // No record may follow one that was truncated.
+    // No record may follow one that was written only in part.
     if (written > 0 && ftruncate(journal->fd, (off_t)journal->written))
         journal->is_broken = true;
     return error;

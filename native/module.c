@@ -653,7 +653,7 @@ static PyObject *tree_set_territory(PyObject *object, PyObject *args)
     tree->territory_until = 0;
     tree->border_count = 0;
     size_t filled = 0;
-    bool fits = top_size > 1 && top_size < PATH_ROOM;     // (a workspace at the root of all has its own rules)
+    bool fits = top_size > 1 && top_size < PATH_ROOM;     // (a workspace that is the root directory has its own rules)
     for (Py_ssize_t at = 0; fits && at < PyTuple_Size(borders); at++) {
         char *border;
         Py_ssize_t size;

@@ -254,7 +254,7 @@ static void note_emptied(struct call *call, int dir, const struct stat *before)
 }
 
 // Whether a step that finds an object for the first time finds it as the last step left it, as far as its ctime shows,
-// so that no edit by others must be looked for first.
+// and whether no edit by others must be looked for first.
 static bool is_as_left(struct call *call, const struct place *place, const struct object *object)
 {
     const struct contact contact = contact_of(object);
@@ -677,7 +677,7 @@ static bool capture(struct call *call, const struct place *place, int fd, struct
     if (call->log->copying || !object->about.st_nlink || fstatat(place->dir, place->name, &there, AT_SYMLINK_NOFOLLOW) ||
         there.st_ino != object->about.st_ino || there.st_dev != object->about.st_dev ||
         (!is_inline && (call->log->counts_names || !is_dense(&object->about))) ||
-        // (Python handles a step near its limit.)
+        // (Python warns when a step comes near its limit.)
         (step->copied + object->about.st_size) * 10 >= call->log->most_copied * 9 ||
         !is_as_left(call, place, object) || !is_without_attributes(fd))
         return false;
@@ -764,7 +764,7 @@ static bool has_room(const struct call *call)
     struct rlimit limit;
     char last[32];
     if (prlimit(call->tid, RLIMIT_NOFILE, NULL, &limit))
-        return true;    // (for another user's process only administrators may)
+        return true;    // (only administrators may read the limits of another user's process)
     snprintf(last, sizeof last, "fd/%llu", (unsigned long long)limit.rlim_cur - 1);
     struct stat about;
     return limit.rlim_cur && fstatat(call->caller->proc, last, &about, AT_SYMLINK_NOFOLLOW);
@@ -849,7 +849,7 @@ static bool describe(struct call *call, const struct place *place, int fd, const
     return is_here && is_done && answer(call, 0, error);
 }
 
-// The number in a path /proc/self/fd/NUMBER: C libraries change the mode without following a link so. Otherwise -1.
+// The number in a path /proc/self/fd/NUMBER: by which C libraries change a mode without following a link. Otherwise -1.
 static int number_in(const struct call *call, const char *path)
 {
     static const char head[] = "/proc/self/fd/";

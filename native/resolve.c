@@ -298,8 +298,8 @@ bool find_place(struct call *call, int from, const char *path, struct place *pla
     return is_plain(tree, place->room, place->name);
 }
 
-// The object of a descriptor of the caller's, if that has a name in the workspace: `fd` is O_PATH, and the caller must
-// close it. The descriptor must be usable for the call, unless it `is_named` by its path in /proc.
+// The object of a descriptor of the caller's, if that has a name in the workspace: `fd` is O_PATH, and must be closed
+// by the calling function. The descriptor must be usable for the call, unless it `is_named` by its path in /proc.
 bool find_object(struct call *call, int number, bool is_named, struct place *place, int *fd)
 {
     char way[32];

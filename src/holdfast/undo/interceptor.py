@@ -52,7 +52,7 @@ def no_check() -> None:
 
 
 class Interceptor(Protocol):
-    """See the module. Methods may be called from several threads; each is atomic.
+    """See the module. Methods may be called from several threads; each is atomic towards the others.
 
     ``own``: the operation uses the keeper's own credentials, so a caller that may remove a file may also rename it into
     the log. It is called right before that, in place of ``perform``, and may raise `OSError`: then nothing happens.
@@ -118,7 +118,7 @@ class Interceptor(Protocol):
 
     def before_loss(self, step: StepId, place: Place, fd: int, lost: int) -> None:
         """Call it before ``lost`` bytes of the file of ``fd`` are lost through a descriptor that was opened for
-        writing, and recorded, before: a truncation, a punched hole, or the end of append-only writing.
+        writing, and recorded, before: a truncation, a punched hole, or writing that no longer only appends.
         """
         ...
 

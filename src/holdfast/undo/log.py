@@ -178,7 +178,9 @@ class UndoLog:
         self._sign(self.clock.now() * 1000)
 
     def mark(self) -> None:
-        """Note that an unfinished step is about to begin, unless that is noted already. Raises `StorageError`."""
+        """Note, unless it is noted already, that work is about to begin which a kill would leave unfinished. Raises
+        `StorageError`.
+        """
         if not self._signed:
             # No time: recovery then does not know how long a killed keeper has lived.
             self._sign(1)
@@ -261,7 +263,7 @@ class UndoLog:
         return read_step(self._path(step))
 
     def write(self, sealed: SealedStep) -> None:
-        """Replace the record of a finished step. Atomic."""
+        """Write a finished step, in place of its earlier state in the log. Atomic."""
         head = sealed.head
         write_step(self._steps, _name(head.id), sealed, sync=self.sync)
         if head.id not in self.heads:
@@ -378,7 +380,7 @@ def _name(step: StepId) -> bytes:
 
 
 def _written_at(directory: bytes) -> int:
-    """The last write of a keeper that has left a journal; 0 if none has.
+    """The time of the last write by the keeper that has left a journal; 0 if none has.
 
     A keeper has one segment. Segments after the first are recoveries'.
     """

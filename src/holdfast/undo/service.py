@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Thresholds(NamedTuple):
-    """The limits beyond which a person is asked. Zero and False: never."""
+    """The limits at which a person is asked. Zero and False: never."""
 
     deletes: int = 0
-    """A step that would have lost this many files; `holdfast.undo.safeguards.losses` has the rule."""
+    """When a step would have lost this many files; `holdfast.undo.safeguards.losses` has the rule."""
     overwrite_bytes: int = 0
     """When it would have lost this many bytes of them."""
     rename_over: bool = False
@@ -113,7 +113,7 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     barrier_after: bool
     """Another process changed the tree after it, and before the next one."""
     refused: Literal["", "undo", "redo"] = ""
-    """The operation after which the system refused a part; the same operation tries that part again."""
+    """The operation that brought it to its state, if the system refused a part. The same operation tries that again."""
 
 
 class StepOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -342,7 +342,7 @@ class UndoService(Protocol):
 
     def write(self, path: bytes, content: int, *, expected: bytes | None = None, run: str = "") -> StepInfo | None:
         """Write the content of the descriptor ``content``, of a regular file, to the file ``path``, relative to the
-        root: a step of its own, of the kind *api*, or a part of the open explicit one. Atomic.
+        root: a step of its own, of the kind *api*, or a part of the open explicit one; all of it or nothing.
 
         ``expected``: the hash of the present content, empty for no file, None for any. ``run``: the run that it belongs
         to, while that goes on. Waits while a safeguard holds it. Missing directories are made. None if nothing changed.
@@ -372,7 +372,7 @@ class UndoService(Protocol):
         ...
 
     def thresholds(self) -> Thresholds:
-        """The limits beyond which a person is asked: the strictest of all (`holdfast.undo.safeguards.tickets`)."""
+        """The limits at which a person is asked: the strictest of all (`holdfast.undo.safeguards.tickets`)."""
         ...
 
     def limits(self) -> LogLimits:

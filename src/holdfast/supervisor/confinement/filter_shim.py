@@ -77,7 +77,7 @@ def _signals() -> set[signal.Signals]:
 
 def enter(channel: int, closed: Sequence[bytes], command: Sequence[bytes], *, guarded: bool) -> NoReturn:
     """Confine this process by `landlock.confine`, send out the listener, and execute ``command`` with this process's
-    environment. ``guarded``: safeguards receive losses by open descriptors
+    environment. ``guarded``: safeguards are asked about losses by open descriptors
     (`holdfast.supervisor.syscalls.table.LOSING`). Does not return; ends with 126 or 127 as a shell would if the command
     cannot be executed.
     """

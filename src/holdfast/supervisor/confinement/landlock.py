@@ -155,7 +155,7 @@ def writable(closed: Sequence[bytes]) -> Iterator[bytes]:
         if any(each == path or path.startswith(each + b"/") for each in closed):
             continue
         if any(each.startswith(path + b"/") for each in closed):
-            # A parent of a closed directory: its other entries are open, except links, which lead outside.
+            # A parent of a closed directory: its other entries are open, except links, which lead elsewhere.
             with os.scandir(path) as entries:
                 waiting += [entry.path for entry in entries if not entry.is_symlink()]
         else:

@@ -133,7 +133,7 @@ class Listener:
         try:
             ioctl(self.fd, _RECEIVE, notification)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EINTR):  # the caller was killed after its wake-up; a signal
+            if error.errno in (errno.ENOENT, errno.EINTR):  # the caller was killed after our wake-up; a signal
                 return None
             raise
         return NOTIFICATION.unpack(notification)

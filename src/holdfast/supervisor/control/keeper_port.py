@@ -32,7 +32,7 @@ class JoinRequest(NamedTuple):
     read_only: int
     """The number of descriptors of read-only directories behind the listener and the parent's socket."""
     thresholds: Thresholds
-    """The run's limits beyond which a person is asked."""
+    """The run's limits at which a person is asked."""
     served_by: ServedBy
     """With ``mount`` the tree sees the workspace only by a mount, whose device comes in place of a listener; with the
     last two the agent is a virtual machine, and its file system's socket comes in that place.
@@ -86,7 +86,7 @@ class RunService(Protocol):
         ...
 
     def guard(self, run: str, thresholds: Thresholds) -> None:
-        """Change the limits of a run beyond which a person is asked. The strictest of all runs' limits count.
+        """Change the limits of a run at which a person is asked. The strictest of all runs' limits count.
 
         Raises `NotFoundError` if no such run has joined, `RefusedError` unless this process started the run.
         """

@@ -36,7 +36,7 @@ class KeeperContext(NamedTuple):
     selector: select.epoll
     """The events that the serving thread waits for, besides calls."""
     lapse: Callable[[int], None]
-    """Reverses the step of a ticket that cannot wait any longer. From any thread."""
+    """Rolls back the step of a ticket that cannot wait any longer. From any thread."""
     deny: Callable[[int], None]
     """Denies what waits under a ticket, if that waits. From any thread."""
     native: NativeLoop | None = None

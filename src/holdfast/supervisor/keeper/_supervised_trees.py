@@ -327,8 +327,8 @@ class SupervisedTrees:
         self.retry()
 
     def processes(self, id_: str) -> list[ProcessInfo]:
-        """The living processes of a run, including those without changes, and unnoticed orphans, which are its parent's
-        children.
+        """The living processes of a run, including those without changes, and unnoticed orphans, which are children
+        of the tree's parent.
         """
         found: dict[int, StepId] = {}
         for tree in self._members:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _MOST_LINE_BYTES: Final = 1 << 15
-"""Our own guest sends at most 28 KiB. All its pending lines may be in one read."""
+"""Our own guest sends at most 28 KiB. One answer to a client that asks for steps may contain all data from a guest."""
 _MOST_WORDS: Final = 100
 _MOST_GROUPS: Final = 4096
 _READ_BYTES: Final = 1 << 14

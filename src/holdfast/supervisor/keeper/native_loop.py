@@ -1,5 +1,5 @@
-"""The data for the native part of the keeper: the threads whose calls it may carry out, their steps, and their
-directories.
+"""The data for the native part of the keeper: the threads whose calls it may carry out, their steps, and the paths at
+which it may.
 
 It carries out the common case of common calls (`holdfast._hot`, docs/internals/native-loop.md). Calls without data go
 to the handlers, which then provide it.

@@ -53,7 +53,7 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     closed: tuple[bytes, ...] = ()
     """The argument of `landlock.confine`: the paths of the workspace and of those directories."""
     thresholds: Thresholds = OFF
-    """The limits beyond which a person is asked."""
+    """The limits at which a person is asked."""
     mounted: bool = False
     """Its changes come by a mount, which the program for ``box`` makes, and not by a filter."""
     box: tuple[bytes, ...] = ()

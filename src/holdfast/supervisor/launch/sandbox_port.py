@@ -18,7 +18,7 @@ class PreparedCommand(NamedTuple):
     """A program to execute, in a child of the caller, in the caller's session and its terminal's foreground.
 
     It ends as the command does: with its exit code, or 128 and the number of its signal. It stops and continues with
-    the command, and leaves all signals to it: the program itself may ignore every signal.
+    the command, and leaves all signals to it: the program that runs inside may inherit every signal as ignored.
     """
 
     arguments: Sequence[bytes]

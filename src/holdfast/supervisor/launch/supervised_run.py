@@ -75,7 +75,7 @@ class SupervisedCommand(NamedTuple):
     inherited: Sequence[int] = ()
     """Descriptors that it gets under the same numbers, and this process loses. Not with a box."""
     thresholds: Thresholds = OFF
-    """The limits beyond which a person is asked; see `RemoteUndoService.guard`."""
+    """The limits at which a person is asked; see `RemoteUndoService.guard`."""
 
 
 def supervise(

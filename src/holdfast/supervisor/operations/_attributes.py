@@ -197,7 +197,7 @@ def utimensat(call: PendingCall, context: HandlerContext) -> Reply:
     dirfd, flags = integer(call.args[0]), integer(call.args[3])
     times = read(call, call.args[2], _TIMES.size) if call.args[2] else None
     if times is not None and _TIMES.unpack(times)[1::2] == (_UTIME_OMIT, _UTIME_OMIT):
-        return Reply()  # for every other request
+        return Reply()  # whatever the other arguments are
     if call.args[1] or dirfd == AT_FDCWD:
         return _utime(call, context, object_argument(call, dirfd, call.args[1], flags), times)
     check_flags(flags, 0)

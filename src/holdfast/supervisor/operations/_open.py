@@ -192,7 +192,7 @@ def open_found(
     if kind == stat.S_IFLNK:
         raise os_error(errno.ELOOP)
     if wish.writes:
-        resolver.check_writable(opened)  # pipes and devices too: the kernel must do none of it
+        resolver.check_writable(opened)  # pipes and devices too: no opening by the kernel, no new times
     if opened.path is None and is_native(opened.fd, opened.where, found.st_mode):
         if wish.writes and os.geteuid() == 0 and is_setting(opened.fd, opened.where):
             # Only root may. A program that the kernel starts for it, such as at a crash, would be outside of the tree.

@@ -244,8 +244,8 @@ class OutsideWatcher:
             self._news.append(_News(path, object_, bool(mask & NAMES), pid, party, is_close=is_close))
 
     def _decide(self, news: Iterable[_News]) -> dict[str, _Edits]:
-        """Others' changes, by their authors. A process that may be ours is not if the log does not explain one of its
-        changes.
+        """Others' changes, by their authors. A process that may be ours is not if the log leaves even one of its
+        changes unexplained.
         """
         found: dict[str, _Edits] = {}
         unsure: dict[int, list[_News]] = {}
@@ -311,7 +311,7 @@ class OutsideWatcher:
         except (OSError, ValueError):
             return _Editor(f"a process that is gone ({pid})" if pid else "", is_sure=False)
         name = head.partition(b"(")[2].decode("utf-8", "replace")
-        # A killed process loses its parent chain at once, and stays visible until its parent has waited.
+        # A killed process is in no tree as soon as it ends, and stays visible until its parent has waited for it.
         return _Editor(f"{name} ({pid})", is_sure=int(parent) != _KERNEL_THREADS and state not in _ENDED)
 
 

@@ -18,7 +18,9 @@ _libc = ctypes.CDLL(None)
 
 
 def is_shared(thread: int, other: int, what: int) -> bool | None:
-    """Whether both share the resource ``what``. None if the kernel does not answer, as for a process that is gone."""
+    """Whether both share the resource ``what``. None if the kernel does not tell: a thread is gone, or may not be
+    inspected.
+    """
     found = _libc.syscall(_number(), thread, other, what, ctypes.c_ulong(0), ctypes.c_ulong(0))
     return None if found < 0 else found == 0
 

@@ -84,7 +84,7 @@ class Run:
         self.agent = agent
         self.one_step = one_step
         self.thresholds = OFF
-        """Its limits beyond which a person is asked."""
+        """Its limits at which a person is asked."""
         self.agents = StepGroup(self, agent)
         """The agent's own changes."""
         self.ambient = StepGroup(self, 0, ambient=True)

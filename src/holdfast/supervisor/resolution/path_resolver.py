@@ -587,7 +587,7 @@ def walk(resolver: PathResolver, start: int, path: bytes, *, follow: bool, ends:
     if path.endswith((b"/", b"/.")) and not stat.S_ISDIR(os.fstat(at).st_mode):
         raise _error(errno.ENOTDIR)
     if stat.S_ISDIR(os.fstat(at).st_mode):
-        is_caller_itself(resolver, at)  # the keeper will also change names in it
+        is_caller_itself(resolver, at)  # an operation on a name in it would be the keeper's, too
     return at
 
 
@@ -596,7 +596,7 @@ def step(resolver: PathResolver, at: int, name: bytes, flags: int) -> int:
 
     Raises `OSError`: EACCES if the directory is a ``/proc`` directory of a process outside of the caller's tree.
     """
-    # A process's own /proc directory is open to the caller, but not to another process with its credentials.
+    # The caller's own directory in /proc is open to the caller, but not to another process with its credentials.
     with nullcontext() if is_caller_itself(resolver, at) else resolver.caller_credentials():
         return resolver.keep_open(os.open(name, flags, dir_fd=at))
 

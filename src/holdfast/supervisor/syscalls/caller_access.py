@@ -1,9 +1,9 @@
 """The keeper's access to a tree's processes: their memory, their descriptors, and stopping them.
 
 It is direct where the kernel permits it. Where Yama does not (with ``kernel.yama.ptrace_scope`` 1 a process may only
-trace its descendants, or read their memory), the keeper asks the parent of the tree, the ancestor of all its processes
-(`holdfast.supervisor.launch._caller_access_server`). Each read is a new request: a kept descriptor of ``/proc/PID/mem``
-would not show that a process executes another program.
+trace its descendants, or read their memory), the keeper asks the parent of the tree, which is the ancestor of all its
+processes as long as it lives (`holdfast.supervisor.launch._caller_access_server`). Each read is a new request: a kept
+descriptor of ``/proc/PID/mem`` would not show that a process executes another program.
 
 A request is one message on a ``SOCK_SEQPACKET``, with a number that its answer begins with. Sources: ptrace(2), "Ptrace
 access mode checking"; ``Documentation/admin-guide/LSM/Yama.rst``.

@@ -108,7 +108,7 @@ def mixed_since(log: UndoLog, at: int, seq: int | None) -> list[tuple[StepId, by
 
 
 def _mixed_writes(log: UndoLog, directories: Directories, head: StepHead, at: int, seq: int | None) -> Iterator[bytes]:
-    # A change without a number in the history came after it.
+    # If the history has no number (``seq``), every number is after it.
     open_since = [path for path, over in head.open_until if not 0 < over <= (seq or 0)]
     open_since += [path for path, over in head.kept_open if not 0 < over <= at]
     if head.state != "done" or not open_since:
@@ -143,7 +143,7 @@ _Open: TypeAlias = "tuple[tuple[bytes, int], ...]"
 
 
 def close_open_files(log: UndoLog, head: StepHead, paths: Collection[bytes] | None = None) -> tuple[_Open, _Open]:
-    """`StepHead.kept_open` and `StepHead.open_until`, with the present number for these paths, or (None) for all."""
+    """`StepHead.kept_open` and `StepHead.open_until` after writing to these paths, or (None) to all, has ended now."""
     now = log.take_moment()
     ready = [
         path for path, over in (*head.kept_open, *head.open_until) if not over and (paths is None or path in paths)
@@ -262,8 +262,8 @@ def _lost_objects(
 
 
 def _last_changes(log: UndoLog, since: int) -> dict[bytes, int]:
-    """For each path, the sequence number at which a step last left a result there, if after ``since``. Includes steps
-    whose results are not known yet.
+    """For each path, the sequence number at which a step last left an object or nothing there, if after ``since``.
+    Includes steps whose results are not known yet.
     """
     later = sorted((head for head in log.heads.values() if head.left_at > since), key=lambda head: head.left_at)
     found = {path: head.left_at for head in later for path, _ in head.left}
@@ -336,7 +336,7 @@ def moved_to(log: UndoLog, directories: Directories, sealed: SealedStep, path: b
     records = [record for step in later if step != sealed.head.id for record in log.read(step).records]
     records += [record for step in (*log.recorder.open_steps, *log.unsealed.values()) for record in step.records]
     records = sorted([*sealed.records, *(one for one in records if one.seq > since)], key=lambda record: record.seq)
-    # Another step may have put the object there that was seen then.
+    # The object that was seen there then may be one that another step put there.
     seen = objects_by_path([one for one in records if one.seq <= sealed.head.left_at]).get(path)
     for where, there in objects_by_path(records).items():
         if (

@@ -122,7 +122,7 @@ def _transient_records(records: Iterable[Mutation], met: frozenset[Identity]) ->
                 gone[record.identity] = record
             case _:
                 other.update(_objects(record))
-                # Then a path does not permanently identify its parent directory.
+                # Then a path does not show, for the whole step, which directory an object is in.
                 is_rearranged |= isinstance(record, Move) and (record.type == "d" or record.exchanged)
     went = {object_ for object_, removed in gone.items() if object_ not in other and _leaves_nothing(removed)}
     directories = [gone[object_] for object_ in went if gone[object_].type == "d"]

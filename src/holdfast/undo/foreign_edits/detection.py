@@ -315,7 +315,7 @@ def foreign_objects(log: UndoLog, opened: Iterable[SealedStep]) -> frozenset[Ide
 
 def left_by_steps(log: UndoLog, sealed: Iterable[SealedStep], spared: frozenset[Identity]) -> frozenset[Identity]:
     """Of the objects that a rollback leaves unchanged (`foreign_objects`), those that no outsider changed, but another
-    step, and that still are as it left them, where the records of these steps have them.
+    step, and that are as it left or will leave them, where the records of these steps have them.
     """
     sealed = list(sealed)
     aliases = log.recorder.aliases
@@ -343,7 +343,7 @@ def left_by_steps(log: UndoLog, sealed: Iterable[SealedStep], spared: frozenset[
         if now is None:
             continue
         left = log.recorder.last_state.last_signature(now.key) or objects.get(now.key)
-        # Writers are checked later for changes by an outsider.
+        # An object that is still written to is checked later for changes by an outsider.
         if now.key in waiting or (left and is_same(left, now, place)):
             found.add(object_)
     return frozenset(found)

@@ -1,4 +1,4 @@
-"""The keeper's sign of life: its last time alive, the numbers that it has given out, and whether a step is unfinished.
+"""The keeper's sign of life: when it was last alive, the numbers that it has given out, and whether work is unfinished.
 
 docs/formats/undo-log.md specifies the bytes. Every command reads it, so this module imports very little.
 """
@@ -52,7 +52,7 @@ def decode_beat(data: bytes) -> Heartbeat | None:
 
 def read_beat(directory: bytes) -> Heartbeat | None:
     """The heartbeat of the log in ``directory``; `NONE` without a log. None if it cannot be read, or is missing or
-    empty in a log that has a journal or steps: its unfinished steps show only when it is opened.
+    empty in a log that has a journal or steps: unfinished work in that log shows only when it is opened.
     """
     try:
         fd = os.open(os.path.join(directory, BEAT), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

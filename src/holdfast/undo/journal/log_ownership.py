@@ -225,7 +225,7 @@ def _place(directory: bytes, least: Heartbeat) -> tuple[bytes, bool]:
             return place, is_whole
     seq = _largest_numbers(directory, least).seq
     if seq == last or read_beat(directory) in (None, NONE):
-        seq += 1  # it may have given out more than is known, but the history knows no number as late as the sum
+        seq += 1  # it may have given out larger numbers; this one is larger than every number in the history
     place = _place_of(directory, seq)
     os.makedirs(place, 0o700)
     return place, False

@@ -119,7 +119,7 @@ class Quarantine:
     def _describe(self, name: bytes, metadata: Metadata) -> None:
         fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
         try:
-            # Outside of its place, nothing restricts its set-id bits.
+            # Its set-id bits would give rights away: outside of its place, nothing restricts who executes it.
             wanted = metadata._replace(mode=metadata.mode & ~(stat.S_ISUID | stat.S_ISGID))
             try:
                 apply_metadata(fd, wanted)

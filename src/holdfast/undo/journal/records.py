@@ -56,7 +56,7 @@ class KeepMethod(IntEnum):
     INLINE = 5
     """Its content is in the record."""
     RELATED = 6
-    """It has another name in the tree, which the record contains: the reversal makes a link."""
+    """It has another name in the tree, which the record contains: a reversal removed a link, to be made again."""
 
 
 class Keeping(msgspec.Struct, array_like=True, frozen=True):

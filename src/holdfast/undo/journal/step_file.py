@@ -92,7 +92,9 @@ class StepHead(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[Signature, ...] = ()
     """Objects that lost a name and have more, as it left them."""
     edited: tuple[Identity, ...] = ()
-    """Objects that others edited during the step, by any name: the edits are in the content that the done step has."""
+    """Objects that others edited during the step, by any name, after the step had changed them: the done step's content
+    includes these edits.
+    """
     spared: tuple[tuple[bytes, Signature], ...] = ()
     """Others' changes that a forced reversal moved or described without reversing them, as it left them: they stay
     others', but do not block the step's return.
@@ -112,9 +114,9 @@ class StepHead(msgspec.Struct, frozen=True, kw_only=True):
     absences: tuple[tuple[int, int], ...] = ()
     """When it was undone, and when it was brought forward again, where other steps began in between: without it."""
     refused: tuple[Mutation, ...] = ()
-    """Records of its former state that are not reversed, since the system refused to change their objects, or later
-    records of the same did. They wait until the same reversal is requested again, or the opposite one, which returns
-    them to the step's records.
+    """Records of its former state that are not reversed, since the system refused to change their objects, or those of
+    later records that concern the same. They wait until the same reversal is requested again, or the opposite one,
+    which returns them to the step's records.
     """
 
     def was_undone_at(self, seq: int) -> bool:

@@ -352,8 +352,8 @@ class Aliases:
         self._new: dict[Identity, Identity] = {}
 
     def add(self, old: Identity, new: Identity) -> None:
-        """``new`` stands for ``old`` from now on, and for all that ``old`` stood for. An object that stands for itself
-        has no alias.
+        """``new`` stands for ``old`` from now on, and for all that ``old`` stood for. If both are the same object,
+        it stands for itself again.
         """
         self._new.pop(new, None)  # it exists again
         if old != new:

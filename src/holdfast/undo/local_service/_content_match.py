@@ -204,8 +204,8 @@ def _recognise(
             if new is None or (new == old and stat.S_ISDIR(now.mode)):
                 continue
             if new != old and ((was.names > 1 and object_ in written) or new in own()):
-                # An object that the step wrote to may live on under another name, where it would stay unreversed; and
-                # one that the step moved here has no substitute.
+                # An object that the step wrote to may live on under another name, where it would stay unreversed. And
+                # an object that a step moved here cannot stand for another one.
                 continue
             left[path] = now
             again.append(path)
@@ -235,7 +235,7 @@ def _is_described(directories: Directories, path: bytes, was: Signature, now: Si
     if was.described is None:
         return True
     try:
-        # An object with several names then and one now is compared without them.
+        # The signature of an object that had several names, and has one now, lacks owner and attributes.
         return is_described(was.described, now.described or described_at(directories.place(path)))
     except OSError:
         return False

@@ -84,7 +84,7 @@ class StepFinisher:
                 self._log.flush_foreign_edits()  # edits up to the examination may be reported only now
                 left = exclude_foreign_edits(self._log, opened, left)
                 head = seal_step(self._log, opened, StepEnd("done", ended_at, exit_code), left=left)
-                for number in needless:  # not before: until then, a kill makes all its records necessary
+                for number in needless:  # not before: after a kill until then, all its records finish the step
                     self._log.preimages.discard(number)
             with self._log.recorder.gate:
                 self._late.pop(opened.id, None)

@@ -81,7 +81,7 @@ def _obstacles(log: UndoLog, sealed: Sequence[SealedStep]) -> Iterator[tuple[byt
                 continue
             fd = os.open(place.name, OBJECT, dir_fd=place.dir_fd)
         except OSError:
-            continue  # missing files are checked at another place
+            continue  # it is missing, which other code checks
         try:
             there = identity(fd, b"")
             if object_ is not None and there != now(object_):

@@ -118,7 +118,7 @@ class LocalUndoService:
         return [step for owner, step in self._explicit.items() if run is None or owner == run]
 
     def guard(self, thresholds: Thresholds, runs: Iterable[str] = ()) -> None:
-        """Change the limits beyond which a person is asked, while these runs exist. Raises `StorageError`."""
+        """Change the limits at which a person is asked, while these runs exist. Raises `StorageError`."""
         with self._recorder.gate:
             self._safeguards.thresholds = thresholds
             self._safeguards.keep(runs if thresholds.asks else ())

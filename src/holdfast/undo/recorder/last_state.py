@@ -202,8 +202,8 @@ def _tell_object(native: Log, key: ObjectKey, left: tuple[bytes, Signature] | No
 
 
 def _state(left: Signature) -> int:
-    """A number that distinguishes an object whose ctime says nothing, such as a directory, from others: negative, one
-    for each mode, owner and group (as in ``native/operate.c``); 0, which no object has, if more must be compared.
+    """A number that distinguishes an object whose ctime says nothing, such as a directory, from others: mode, owner and
+    group in one negative number (as in ``native/operate.c``); 0, which no object has, if more must be compared.
     """
     described = left.described
     if described is None or described.uid >> 24 or described.gid >> 22 or described.attributes not in (b"", NO_XATTRS):

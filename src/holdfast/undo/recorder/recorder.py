@@ -69,7 +69,7 @@ _NEAR = 0.9
 
 
 def _system_error(error: StorageError) -> OSError:
-    """What a program is told whose change cannot be journalled: the system's reason."""
+    """The error for a program whose change cannot be journalled: the system's reason, or EIO."""
     cause = error.__cause__
     number = (cause.errno if isinstance(cause, OSError) else None) or errno.EIO
     return OSError(number, os.strerror(number))

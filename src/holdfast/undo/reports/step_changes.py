@@ -113,7 +113,7 @@ def _take(now: _Tree, top: bytes, *, is_tree: bool) -> dict[bytes, _Entry]:
 
 
 def _origin(path: bytes, now: _Tree) -> bytes:
-    """The path of an unknown ``path`` before the step: it has moved with its parent directories."""
+    """The path before the step of ``path``, of which no more is known: it has moved with its parent directories."""
     return _carried(path, lambda above: None if (entry := now.get(above)) is None else entry.origin)
 
 

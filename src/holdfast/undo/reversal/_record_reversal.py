@@ -113,7 +113,7 @@ class Reversal:
 
     @property
     def conflicts(self) -> list[Conflict]:
-        """The preimages that could not be restored, including those in ``known``."""
+        """The objects that could not be restored, including those in ``known``."""
         return self._context.conflicts
 
     @property

@@ -41,7 +41,7 @@ class ReversalResult(NamedTuple):
     paths: int
     """How many operations were reversed."""
     conflicts: tuple[Conflict, ...]
-    """The skipped changes; not empty only after a forced undo, or in a recovery."""
+    """The skipped changes; not empty only after a forced reversal, or in a recovery."""
 
 
 class ResumePoint(NamedTuple):

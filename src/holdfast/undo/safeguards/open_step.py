@@ -68,7 +68,7 @@ class EditsInStep:
     """Others' edits during a step. Kept until the step ends, and then compared with its records, which may be retracted
     until then.
 
-    Sequence numbers give the order of edits. For one thread at a time.
+    Sequence numbers tell when an edit became known. For one thread at a time.
     """
 
     __slots__ = ("_objects", "_paths", "is_bounded")
@@ -180,7 +180,7 @@ class OpenStep(msgspec.Struct):
     busy: int = 0
     """Operations in flight outside of the gate."""
     looked_at: int = 0
-    """The sequence number of others' last change when its results were examined; 0 before."""
+    """The sequence number, up to which others had changed the tree, when its results were examined; 0 before."""
     span: tuple[int, int] | None = None
     """The sequence numbers of its first record and its last, if some were taken out."""
     transient: frozenset[bytes] = frozenset()

@@ -4,10 +4,10 @@ While a ticket waits, all mutations of its step are held. An answer allows the d
 denies it: then the keeper rolls the step back (`holdfast.undo.local_service.undo_service`). A ticket without an answer
 in time is denied.
 
-A hold without approval rolls its step back completely: after a denial, without an answer in time, or if the step ends
-while it waits. A file system server cannot hold an operation that long, and lets it fail earlier: the ticket lapses,
-the step is rolled back then, and the ticket waits on alone. If it is allowed, the next step of the run that tries the
-same by the same command continues.
+When a hold ends without approval, its step is rolled back completely at that moment: after a denial, without an answer
+in time, or if the step ends while it waits. A file system server cannot hold an operation that long, and lets it fail
+earlier: the ticket lapses, the step is rolled back then, and the ticket waits on alone. If it is allowed, the next step
+of the run that tries the same by the same command continues.
 """
 
 from __future__ import annotations

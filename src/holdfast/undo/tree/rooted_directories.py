@@ -69,7 +69,7 @@ class Directories:
             try:
                 return open_below(self._root, path, _DIRECTORY, _RULES)
             except BlockingIOError:
-                continue  # a rename of a parent raced with the look-up
+                continue  # a rename, anywhere, raced with the look-up
             except OSError as error:
                 if error.errno != errno.ENOSYS:
                     raise
