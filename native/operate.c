@@ -849,7 +849,7 @@ static bool describe(struct call *call, const struct place *place, int fd, const
     return is_here && is_done && answer(call, 0, error);
 }
 
-// The number in a path /proc/self/fd/NUMBER: by which C libraries change a mode without following a link. Otherwise -1.
+// The number in a path /proc/self/fd/NUMBER, by which C libraries change a mode without following a link. Otherwise -1.
 static int number_in(const struct call *call, const char *path)
 {
     static const char head[] = "/proc/self/fd/";

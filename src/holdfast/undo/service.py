@@ -36,7 +36,7 @@ class Thresholds(NamedTuple):
 
     @property
     def asks(self) -> bool:
-        """Whether there is any limit."""
+        """Whether a person is ever asked."""
         return bool(self.deletes or self.overwrite_bytes or self.rename_over or self.limit)
 
 
@@ -102,7 +102,7 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     begun: int = 0
     """The sequence number with which it began, when it was first done."""
     ended: int | None = None
-    """The number at its end, when it was first done; None while it is open."""
+    """The sequence number by which it had ended when it was first done; None while it is open."""
     paths: int
     """How many paths it changed."""
     copied: int
@@ -344,10 +344,10 @@ class UndoService(Protocol):
         """Write the content of the descriptor ``content``, of a regular file, to the file ``path``, relative to the
         root: a step of its own, of the kind *api*, or a part of the open explicit one; all of it or nothing.
 
-        ``expected``: the hash of the present content, empty for no file, None for any. ``run``: the run that it belongs
-        to, while that goes on. Waits while a safeguard holds it. Missing directories are made. None if nothing changed.
-        Raises `RefusedError` with the code ``changed`` if the content differs, ``denied`` after a denial;
-        `EscapeError`; `StorageError`.
+        ``expected``: the hash that the present content must have, empty for no file, None for any. ``run``: the run
+        that it belongs to, while that goes on. Waits while a safeguard holds it. Missing directories are made. None if
+        nothing changed. Raises `RefusedError` with the code ``changed`` if the content differs, ``denied`` after a
+        denial; `EscapeError`; `StorageError`.
         """
         ...
 

@@ -44,7 +44,7 @@ class Reply(NamedTuple):
     """The error number that it fails with, positive."""
     fd: int = -1
     """A descriptor of the keeper: the call returns the caller's copy of it. The keeper's own is closed before the
-    caller continues, which otherwise might be unable to execute the file that it has just written (ETXTBSY).
+    caller continues: otherwise the caller might be unable to execute the file that it has just written (ETXTBSY).
     """
     cloexec: bool = False
     """For the caller's descriptor."""

@@ -52,8 +52,8 @@ _COMMON: Final = {
 }
 
 LAST_KNOWN: Final = 470
-"""The last number that was examined for this table (``listns``). A later kernel's calls might change files in unknown
-ways: they are refused as unknown, as older kernels would.
+"""The largest number that was examined for this table (``listns``). A later kernel's calls might change files in
+unknown ways: they are refused as unknown, as older kernels would.
 """
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {

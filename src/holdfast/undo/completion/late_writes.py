@@ -2,7 +2,7 @@
 
 A descriptor that was opened for writing belongs, with all its later writes and mappings, to the step that opened it.
 While a served process has it, the step's result is not known: the finished step records this as unknown until the
-descriptor is closed. If the keeper is killed before that, it stays unknown.
+descriptor and its mappings are gone. If the keeper is killed before that, it stays unknown.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def find_remains(
     `seal_step`.
 
     Files that are still written to through its descriptors, or others', are unknown
-    (`holdfast.undo.completion.late_writes`). Files at ``foreign`` were changed by another process. ``concurrent`` are
+    (`holdfast.undo.completion.late_writes`). Another process has changed the paths ``foreign``. ``concurrent`` are
     all steps that are finished together, including this one: another of them may have moved or replaced its results.
     """
     places = objects_by_path(step.records)

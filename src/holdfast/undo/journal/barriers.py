@@ -24,7 +24,7 @@ _MOST_PATHS = 1000
 _TOGETHER = 2_000_000_000
 """Edits of one party within this time (ns) are one barrier, whatever happened in between."""
 _FEW_PATHS = 50
-"""With at most so many paths, a barrier names only those that matter to a step: each is compared with all of the step."""
+"""With at most so many paths, a barrier names only those that matter to a step: each is compared with a whole step."""
 _EVERYTHING = (b"",)
 
 

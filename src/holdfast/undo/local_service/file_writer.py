@@ -72,9 +72,9 @@ def write_file(
 ) -> None:
     """Write the content of the descriptor ``content``, of a regular file, to the file ``path``.
 
-    ``expected`` is the hash of the present content, `ABSENT` for no file; None for any. Raises `RefusedError` (code
-    ``changed``) if it differs; `HeldError` if a person must be asked first, then call it again; `EscapeError`, also for
-    paths in ``own``; `StorageError`. Changes before an error are recorded in the step.
+    ``expected`` is the hash that the present content must have, `ABSENT` for no file; None for any. Raises
+    `RefusedError` (code ``changed``) if it differs; `HeldError` if a person must be asked first, then call it again;
+    `EscapeError`, also for paths in ``own``; `StorageError`. Changes before an error are recorded in the step.
     """
     check_path(path)
     try:

@@ -74,13 +74,13 @@ class Guard(Protocol):
 
     @property
     def is_on(self) -> bool:
-        """Whether there are any questions: if not, nothing else need be called."""
+        """Whether a person is ever asked: if not, nothing else need be called."""
         ...
 
     def ask(self, step: OpenStep, loss: Loss) -> Callable[[], None]:
         """Return if the operation may happen now. Raises `HeldError` if a person must decide first.
 
-        Call the result when it happens.
+        Call the result if the operation happens.
         """
         ...
 
