@@ -189,7 +189,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     command: tuple[bytes, ...]
     step: StepId
-    """Its open step; 0 without one."""
+    """Its open step; 0 if there is none."""
 
 
 class TicketInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ else:
 
 
 def connect(log: bytes) -> RemoteUndoService | None:
-    """The keeper of the undo log in the directory ``log``; None without one."""
+    """The keeper of the undo log in the directory ``log``; None if there is none."""
     try:
         connection = private_socket.connect(log, KEEPER_SOCKET)
     except (FileNotFoundError, ConnectionRefusedError):

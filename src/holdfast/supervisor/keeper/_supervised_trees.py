@@ -175,7 +175,7 @@ class SupervisedTrees:
         self._service.guard(strictest(run.thresholds for run in present), [run.id for run in present])
 
     def run_of(self, pid: int) -> str:
-        """The id of the run that a process belongs to, if known; empty without one."""
+        """The id of the run that a process belongs to, if known; empty if there is none."""
         trees = self._members
         found = next((tree.run.id for tree in trees if self._is_of(tree.run, pid)), "")
         while not found and (pid := parent_of(pid)) > 1:

@@ -1,8 +1,8 @@
 """The data for the native part of the keeper: the threads whose calls it may carry out, their steps, and the paths at
 which it may.
 
-It carries out the common case of common calls (`holdfast._hot`, docs/internals/native-loop.md). Calls without data go
-to the handlers, which then provide it.
+It carries out the common case of common calls (`holdfast._hot`, docs/internals/native-loop.md). Calls for which
+it has no data go to the handlers, which then provide the data.
 """
 
 from __future__ import annotations

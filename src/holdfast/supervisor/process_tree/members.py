@@ -58,9 +58,9 @@ class StepGroup:
         self.exit_code: int | None = None
         """Of its root, if that has ended and the kernel still knew; after death by a signal, 128 and its number."""
         self.step = 0
-        """The open step; 0 without one."""
+        """The open step; 0 if there is none."""
         self.explicit = 0
-        """The explicit step of its last change; 0 without one."""
+        """The explicit step of its last change; 0 if there is none."""
         self.barred = False
         """It makes no more changes: a step of it was denied, or has ended while it waited for a person."""
 

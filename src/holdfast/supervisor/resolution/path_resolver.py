@@ -147,7 +147,7 @@ class PathResolver:
         self._fds: list[int] = []
         self._sure = False
         self.meant = -1
-        """The last object behind a link in ``/proc`` that stands for an object, not a path; -1 without one."""
+        """The last object behind a link in ``/proc`` that stands for an object, not a path; -1 if there was none."""
         self._seen = -1, b""  # the last descriptor that was looked at, and where it is
         self.caller = CALLERS.find(call, context)
         self.territory = _territory(context)

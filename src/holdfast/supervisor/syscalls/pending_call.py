@@ -32,7 +32,7 @@ class PendingCall(NamedTuple):
     patient: bool = False
     """It is handled on a thread of its own: it may copy a large file, or block."""
     held_in: StepId = 0
-    """The earlier step in which a person was asked about it; 0 without one."""
+    """The earlier step in which a person was asked about it; 0 if there was none."""
 
 
 class Reply(NamedTuple):

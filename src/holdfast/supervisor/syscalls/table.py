@@ -25,7 +25,7 @@ class Architecture(NamedTuple):
     numbers: Mapping[str, int]
     """Of every name below that the machine has."""
     foreign_bit: int
-    """Set in numbers of another table under the same ``audit`` (x32); 0 without one."""
+    """Set in numbers of another table under the same ``audit`` (x32); 0 if there is none."""
 
 
 _COMMON: Final = {
@@ -281,8 +281,8 @@ REFUSED_IOCTLS: Final[Mapping[int, int]] = {
     0x4B4D: errno.EPERM,  # KDSETKEYCODE
     0x4BFB: errno.EPERM,  # KDSKBDIACRUC
 }
-"""Changes of files without any other call, which could not be reversed, on descriptors for reading; memory that would
-block the thread that reads it; and calls that could answer a question at the terminal in a person's place.
+"""Changes of files that no other call makes and nothing here could reverse, on descriptors for reading; memory that
+would block the thread that reads it; and calls that could answer a question at the terminal in a person's place.
 """
 
 STOLEN_TERMINAL: Final = (0x540E, 1)

@@ -167,13 +167,14 @@ class Barriers:
         came: Mapping[bytes, int] | None = None,
         elsewhere: Collection[Identity] = frozenset(),
     ) -> ForeignEdit | None:
-        """The newest barrier after ``since`` that concerns a step's dependencies; None without any.
+        """The newest barrier after ``since`` that concerns a step's dependencies; None if there is none.
 
-        Edits that the step itself found were before it. ``came`` is the step's first contact with paths
-        (`first_contacts`), where later than ``since``: its undo restores earlier changes by others. Paths for which
-        ``is_back`` is true, since they are again as the step left them, do not count. Its second argument tells whether
-        a step found the edit: then the step has a result at that very path, or would remove nothing there.
-        ``elsewhere`` are objects that it would write to by unknown names, and that are not as it left them.
+        Edits that the step itself found do not count: they were there before it. ``came`` is the step's first contact
+        with paths (`first_contacts`), where later than ``since``: its undo restores earlier changes by others. Paths
+        for which ``is_back`` is true, since they are again as the step left them, do not count. Its second argument
+        tells whether a step found the edit: then the step has a result at that very path, or would remove nothing
+        there. ``elsewhere`` are objects that the step would write to by names that it does not know, and that are not
+        as it left them.
         """
         for barrier in reversed(self._all):
             record = barrier.record

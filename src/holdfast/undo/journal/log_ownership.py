@@ -110,7 +110,7 @@ def set_aside(directory: bytes, least: Heartbeat, say: Callable[[], object]) -> 
 
 
 def last_of_others(directory: bytes) -> int | None:
-    """The largest sequence number in set-aside logs of other versions; None without any."""
+    """The largest sequence number in set-aside logs of other versions; None if there are none."""
     return max(_numbers(directory), default=None)
 
 

@@ -250,7 +250,7 @@ class Footprint(NamedTuple):
     """With a path of each, as far as the records tell."""
 
     def meets(self, other: Footprint) -> bytes | None:
-        """A path that both have in common; None without any."""
+        """A path that both have in common; None if there is none."""
         for path in self.paths & other.paths:
             return path
         for one, two in ((self, other), (other, self)):

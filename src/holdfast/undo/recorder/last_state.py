@@ -138,7 +138,7 @@ class LastState:
         return None if known is None else known[1]
 
     def foreign_paths(self, place: Place, found: os.stat_result | None, fd: int = -1) -> tuple[bytes, ...]:
-        """The concerned paths, if the object at a place (open as ``fd``, if given), or its absence, differs from a
+        """The paths concerned, if the object at a place (open as ``fd``, if given), or its absence, differs from a
         step's result.
 
         The same object is recognised at every place, a replacement only in the same directory.
