@@ -47,7 +47,7 @@ PRESET = Thresholds(deletes=50, overwrite_bytes=10_000_000, limit=True)
 
 
 def strictest(asked_for: Iterable[Thresholds]) -> Thresholds:
-    """The strictest of several limits. A client without limits changes nothing.
+    """The strictest value of each limit, if several clients ask for some. A client without limits changes nothing.
 
     The shortest time to answer is the strictest: after it, nothing happens.
     """

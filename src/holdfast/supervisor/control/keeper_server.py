@@ -53,7 +53,7 @@ _LIMITS = Limits(
     answer=math.inf,
     idle=math.inf,
 )
-"""A client may hold a pause or a run for as long as its run lasts, so number and bytes are limited, and not time."""
+"""A client's connection may last as long as its run, so number and bytes are limited, and not time."""
 
 
 class KeeperServer:

@@ -1,6 +1,6 @@
 """The keeper's own log: ``keeper.log`` beside the undo log, which is its standard error.
 
-At 1 MiB it replaces ``keeper.log.1``, and a new one begins.
+When it has grown to 1 MiB it replaces ``keeper.log.1``, and a new one begins.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ class OutsideWatcher:
             object_ = None  # only one of its names changed
         if pid is None:
             if not self._pauses:
-                # inotify reports a file without a name by its number.
+                # inotify reports a file by its number if it never gets a name, or has none yet.
                 is_nameless = not mask & NAMES and _NUMBER.match(path.rpartition(b"/")[2]) is not None
                 self._news.append(_News(path, None, False, None, _UNKNOWN_EDITOR, is_nameless=is_nameless))
         elif not (party := self._who(pid)).is_ours:

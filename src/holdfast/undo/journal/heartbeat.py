@@ -24,7 +24,7 @@ class Heartbeat(NamedTuple):
     """The keeper's periodic note."""
 
     at: int
-    """The last time alive: nanoseconds since 1970-01-01 UTC; 0 while no step is open or being reversed."""
+    """When it was last alive: nanoseconds since 1970-01-01 UTC; 0 while no step is open or being reversed."""
     step: int
     """The largest id of a step that was given out."""
     ambient: int

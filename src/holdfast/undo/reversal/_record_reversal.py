@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 _Reversible: TypeAlias = Make | Link | PutBack | Remove | Move | Content | Meta | Touch
 """The records that have a path."""
 _TOGETHER = 1000
-"""The number of objects in one record."""
+"""The most objects in one record."""
 
 
 class Reversal:

@@ -135,8 +135,8 @@ class Losses:
         self._enter(moved)
 
     def keep(self, runs: Iterable[str]) -> None:
-        """These runs are guarded now: forget the facts about all others; without runs, forget all. Raises
-        `StorageError`.
+        """These runs are guarded now: forget all other runs, and without any, also the facts that belong to none.
+        Raises `StorageError`.
         """
         present = set(runs)
         if not present:
