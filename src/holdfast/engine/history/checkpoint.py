@@ -385,7 +385,7 @@ def _commit(
     store = context.store
     checkpoint_id = new_checkpoint_id(context.random)
     fresh = {blob.hash for blob in written.blobs}
-    # No race: if one is gone by the time of the commit, that fails with `VanishedError`.
+    # No race: if a shared page is gone by the time of the commit, the commit fails with `VanishedError`.
     shared = context.catalog.known(built.new_pages, pages=True)
     pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
     named: set[Hash] = set()

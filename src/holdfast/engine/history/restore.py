@@ -352,7 +352,7 @@ def restore_result(operation: Operation, applied: ApplyResult) -> RestoreResult:
     """The caller's result of ``applied``."""
     undo_command = REDO_COMMAND if operation.kind == "undo" else UNDO_COMMAND
     if not (applied.written or applied.deleted):
-        undo_command = None  # nothing changed, so a restore of the rescue would undo an older change
+        undo_command = None  # nothing changed, so the command would undo an older change
     elif applied.skipped and operation.kind in ("undo", "redo") and operation.rescue is not None:
         # Skipped paths stop further undo and redo.
         undo_command = f"holdfast restore {operation.rescue[:12]}"

@@ -427,7 +427,7 @@ def undo(
                 hidden = int(navigator.is_only_hidden(cursor, saved))
                 navigator.rescue = saved if saved.id != cursor.head else None
             number = None if to is not None else count + hidden
-            if number != 1:  # the lack of a single change is known before anything is done
+            if number != 1:  # for a single change, `back` itself finds out before it changes anything
                 try:
                     navigator.refuse_too_many(number, hidden=hidden)
                 except NotFoundError:
