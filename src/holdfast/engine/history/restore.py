@@ -99,7 +99,7 @@ def restore(
     capture, or ignores. Raises `NotFoundError` (no such checkpoint or path), and `IntegrityError` before any change if
     needed content is damaged. Raises `RefusedError` while an earlier restore is unfinished; for a merge also
     (``changed_meanwhile``) if the tree differs from ``expected``: only the checkpoint was made then; and
-    (``left_alone``) if there are changes to make and all failed.
+    (``left_alone``) if there are changes to make and none of them is possible.
     """
     with context.lock(), nullcontext() if dry_run else _ready(context):
         checkpoint = context.catalog.checkpoint(target)

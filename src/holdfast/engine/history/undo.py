@@ -324,8 +324,8 @@ def _restore_start(context: Context, begin: HistoryEvent, progress: Progress | N
 
 
 def stop_run(context: Context, run: str) -> tuple[str, Sequence[StoppedProcess]]:
-    """End the processes of a run (empty: the newest): SIGTERM to each of them alone; SIGKILL to those left after
-    ``undo.stop_timeout``. Returns the run and the processes, when its steps are closed.
+    """End the processes of a run (empty: the newest): SIGTERM to each of them, and to no other process; SIGKILL to
+    those left after ``undo.stop_timeout``. Returns the run and the processes, when its steps are closed.
 
     Raises `NotFoundError` if there is no run, `RefusedError` if a process does not end.
     """

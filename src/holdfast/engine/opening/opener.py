@@ -580,8 +580,8 @@ class Opener:
         return self.store().catalog.cursor(forked.id).head is None if operation is None else operation.kind == "fork"
 
     def _make_root(self, root: bytes, beside: WorkspaceRow) -> None:
-        """Make a fork's directory with the owner and permissions of its source workspace, so that private files stay
-        private.
+        """Make a fork's directory with the owner and permissions of its source workspace, if that exists, so that
+        private files stay private.
         """
         try:
             from holdfast.files.write.ownership import make_directories

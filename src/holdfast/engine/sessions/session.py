@@ -266,7 +266,7 @@ class Session:
 
     @contextmanager
     def asked_by(self, agent: str) -> Generator[None]:
-        """Within the block, ``agent`` is the author of operations, even while another's command runs."""
+        """Within the block, ``agent`` is the author of operations, also while a command runs."""
         before, scope = self._is_asked, self._scope
         self._is_asked, self._scope = True, scope._replace(agent=agent)
         try:
