@@ -419,7 +419,7 @@ class Opener:
         """Open a workspace by its id, even without its directory; raises `NotFoundError` if there is none, or another
         workspace has its place.
 
-        A moved directory is searched. If the workspace had released its checkpoints, it holds them again.
+        A moved directory is searched for. If the workspace had released its checkpoints, it holds them again.
         """
         catalog = self.store().catalog
         record = catalog.workspace(name)
@@ -442,8 +442,8 @@ class Opener:
         return self._context(known)
 
     def open_as_noted(self, name: WorkspaceId) -> Context:
-        """Open a workspace by its id if its path still has the recorded directory. Nothing is searched, mounted, or
-        recorded. Raises `RefusedError` (``not_as_noted``, ``not_mounted``).
+        """Open a workspace by its id if its path still has the recorded directory. Searches for nothing, and mounts
+        and records nothing. Raises `RefusedError` (``not_as_noted``, ``not_mounted``).
         """
         record = self.store().catalog.workspace(name)
         self._refuse_unmounted(record)
