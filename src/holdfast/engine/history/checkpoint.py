@@ -113,7 +113,7 @@ def create_checkpoint(
 
         check_label(request.label)
     with context.lock():
-        if request.kind != "rescue":  # the next command may repair the file
+        if request.kind != "rescue":  # a restore may follow that repairs the file
             context.require_configured()
         return create_checkpoint_locked(context, request, progress)
 

@@ -535,7 +535,7 @@ class Opener:
         return self.init(root, source=source)[0]
 
     def open_fork(self, path: bytes) -> Context:
-        """Open the mounted fork with the directory ``path``, even while it is not mounted.
+        """Open the fork by mount with the directory ``path``, whether it is mounted or not.
 
         Raises `NotFoundError` if there is none.
         """
