@@ -264,8 +264,8 @@ def list_steps(context: Context) -> Sequence[StepInfo]:
 
 
 def any_step_since(context: Context, event: HistoryEvent | Operation) -> bool:
-    """Whether undoable steps have changed the tree that had not ended at an event. If the log cannot be read, the
-    answer is True, and a warning tells so.
+    """Whether steps that can be undone have changed the tree and had not ended at an event. If the log cannot be read,
+    the answer is True, and a warning tells so.
     """
     try:
         found = list_steps(context)
