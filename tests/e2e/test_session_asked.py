@@ -65,6 +65,8 @@ def held(agent: Agent) -> Generator[Open]:
             os.killpg(found.process.pid, signal.SIGKILL)
         if not found.over:
             found.process.communicate()
+        with suppress(OSError):  # (A command whose Holdfast was killed goes on, with its keeper.)
+            os.close(os.open(found.go, os.O_WRONLY | os.O_NONBLOCK))
         found.go.unlink()
 
 
