@@ -147,7 +147,7 @@ def undo_run(
     the log has forgotten steps, so that ignored files would keep their changes; and as `reverse_steps`.
     """
     chosen, start = _remainder_of(context, service, run, force=force, recorded_only=recorded_only)
-    # The run's first checkpoint may change any path.
+    # A return to the run's first checkpoint may change any path.
     save_rescue(
         context, progress, touched=tuple if start else partial(touched_paths, service, [step.id for step in chosen])
     )

@@ -922,7 +922,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     ) -> Mounted:
         """Mount a checkpoint, read-only, on ``directory``, which must be empty or is made for the duration.
 
-        With ``at``, an ISO 8601 time or an age (``2h``), it is the newest checkpoint of that time, and ``name`` is
+        With ``at``, an ISO 8601 time or an age (``2h``), it is the checkpoint that was newest then, and ``name`` is
         ignored. Threads of this process serve it until `Mounted.close`, which must precede the workspace's; until then
         the checkpoint is not collected. ``allow_other``: other users may read it too, within the file modes. Raises
         `UnsupportedError` where nothing can be mounted.
@@ -1027,8 +1027,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         """Drop the workspaces whose directories were deleted, and their checkpoints.
 
         Checkpoints that others depend on stay, and so does this workspace even without its directory
-        (`Home.forget_gone` has no such exception). Until then a deleted workspace can be brought back by `restore` at
-        its path.
+        (`Home.forget_gone` has no such exception). Before this call, a deleted workspace can be brought back by
+        `restore` at its path.
         """
         forbid_inside_run(self._context, "forgetting")
         from holdfast.engine.upkeep.forget_checkpoints import forget_gone
