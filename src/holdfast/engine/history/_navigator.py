@@ -111,11 +111,11 @@ class HistoryNavigator:
 
     def refuse_too_many(self, count: int | None, *, hidden: int) -> None:
         """Raise `NotFoundError` if there are fewer than ``count`` changes to undo from the state that was just saved
-        (None: no change above the floor). ``hidden`` of them do not count for a person. Changes nothing.
+        (None: if there is none above the floor). ``hidden`` of them do not count for a person. Changes nothing.
 
-        Other obstacles are left to `back`, which reverts its work then; with ``recorded_only`` others' changes are
-        refused already here. This count knows steps' changes only by their paths, so one change may occasionally count
-        as two.
+        Other obstacles are left to `back`, which then redoes what it has undone; with ``recorded_only`` others' changes
+        are refused already here. This count knows steps' changes only by their paths, so one change may occasionally
+        count as two.
         """
         now = self.current_state()
         try:
@@ -200,7 +200,7 @@ class HistoryNavigator:
         return result._replace(undo_command=_in_turn([REDO_COMMAND] * len(onward)))
 
     def _nothing_since(self) -> NotFoundError:
-        """The error that nothing is left above the floor; raises `RefusedError` if a step there is still running."""
+        """The error that nothing is left above the floor; raises `RefusedError` if any step is still running."""
         assert self._floor is not None
         self._running.refuse_all()
         return nothing_since_error(self._floor.prompt, self.rescue)
@@ -412,7 +412,7 @@ class HistoryNavigator:
         return _groups(steps) if is_one else []
 
     def _take_back(self, newest: StepInfo) -> RestoreResult:
-        """Undo a step, with the steps that it depends on."""
+        """Undo a step, and the steps without which it cannot be undone."""
         assert self._service is not None
         steps = find_steps(self._service, self._service.connected(newest.id))
         done = reverse_steps(self._context, self._service, steps, force=self._force, progress=self._progress)
@@ -465,7 +465,7 @@ class HistoryNavigator:
             leaving, left = state, [state]
             while True:
                 if floor is not None and (state.previous or 0) < floor.state.seq:
-                    # Steps that began before the floor's state result in a state that follows an older one.
+                    # Steps that began before the floor's state leave a state whose predecessor is older than that.
                     state = floor.state
                 elif state.previous is None:
                     if back:

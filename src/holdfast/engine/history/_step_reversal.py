@@ -487,7 +487,7 @@ def _state_before(context: Context, at: int | None, steps: Sequence[StepInfo]) -
 def _with_restore_hint(
     context: Context, error: RefusedError, operation: Operation, steps: Sequence[StepInfo]
 ) -> RefusedError:
-    # The state before the steps, not the one before now: it may lack later edits that were saved since.
+    # The state before the steps, not the last one: edits after the steps may have been saved in between.
     before = _state_before(context, operation.position, steps)
     hint = error.hint or ""
     if before is not None:

@@ -113,7 +113,7 @@ def create_checkpoint(
 
         check_label(request.label)
     with context.lock():
-        if request.kind != "rescue":  # the next command may repair the file
+        if request.kind != "rescue":  # a restore may follow that repairs the file
             context.require_configured()
         return create_checkpoint_locked(context, request, progress)
 
@@ -385,7 +385,7 @@ def _commit(
     store = context.store
     checkpoint_id = new_checkpoint_id(context.random)
     fresh = {blob.hash for blob in written.blobs}
-    # No race: if one is gone by the time of the commit, that fails with `VanishedError`.
+    # No race: if a shared page is gone by the time of the commit, the commit fails with `VanishedError`.
     shared = context.catalog.known(built.new_pages, pages=True)
     pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
     named: set[Hash] = set()

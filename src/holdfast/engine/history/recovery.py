@@ -93,7 +93,8 @@ def finish_interrupted(
     """Settle an interrupted undo or redo of steps, before another command. Needs the lock. One that is recorded but was
     never reported is reported, and counts.
 
-    None without one, or if it had not begun. Restores wait for the user. Raises `FormatError` if the record is damaged.
+    None without one, or if it had not begun. An operation by checkpoints waits for the user. Raises `FormatError` if
+    the record is damaged.
     """
     operation = read_operation(context.folder)
     if operation is None or not operation.steps:
@@ -156,8 +157,8 @@ def resume(context: Context, progress: Progress | None = None, *, as_state: bool
     """Finish a restore or fork that was cut short. The present tree is saved first and stays in the history. Paths that
     others changed since stay, and are in ``skipped``. ``as_state`` as in `restore`.
 
-    After another interruption, call it again. Raises `NotFoundError` (code ``nothing_unfinished``). If the target
-    checkpoint is gone it raises that as well, before any change; `abandon` still works.
+    After another interruption, call it again. Raises `NotFoundError` if there is none (code ``nothing_unfinished``),
+    and if its target checkpoint is gone: then nothing was saved or changed, and `abandon` still works.
     """
     return _settle_restore(context, progress, back=False, as_state=as_state)
 
@@ -171,7 +172,7 @@ def abandon(context: Context, progress: Progress | None = None) -> RestoreResult
 
 def has_reached(context: Context, target: CheckpointId, since: int) -> bool:
     """Whether the history has the end of an operation to ``target`` that began after the event ``since``: another
-    process may have finished or reversed it.
+    process may have finished or reversed it, or undone its result.
     """
     moves = (one for one in context.catalog.events(context.workspace.id, limit=_LOOKED_BACK) if one.seq > since)
     newest = next((one for one in moves if one.operation in ("restore", "undo", "redo")), None)
@@ -297,8 +298,8 @@ def _target(context: Context, operation: Operation) -> Checkpoint:
 
 
 def _root_of(context: Context, taken_back: CheckpointId, before: Checkpoint) -> Hash:
-    """The manifest of ``taken_back``, the target of a restore from ``before``. If it is gone, that of ``before``: files
-    that the restore made are then kept, as if others had made them.
+    """The manifest of ``taken_back``, the target of a restore from ``before``. If it is gone, that of ``before``: the
+    restore's changes are then kept, as if others had made them since.
     """
     try:
         return context.catalog.checkpoint(taken_back).root

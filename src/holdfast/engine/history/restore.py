@@ -99,7 +99,7 @@ def restore(
     capture, or ignores. Raises `NotFoundError` (no such checkpoint or path), and `IntegrityError` before any change if
     needed content is damaged. Raises `RefusedError` while an earlier restore is unfinished; for a merge also
     (``changed_meanwhile``) if the tree differs from ``expected``: only the checkpoint was made then; and
-    (``left_alone``) if there are changes to make and all failed.
+    (``left_alone``) if there are changes to make and none of them is possible.
     """
     with context.lock(), nullcontext() if dry_run else _ready(context):
         checkpoint = context.catalog.checkpoint(target)
@@ -352,7 +352,7 @@ def restore_result(operation: Operation, applied: ApplyResult) -> RestoreResult:
     """The caller's result of ``applied``."""
     undo_command = REDO_COMMAND if operation.kind == "undo" else UNDO_COMMAND
     if not (applied.written or applied.deleted):
-        undo_command = None  # nothing changed, so a restore of the rescue would undo an older change
+        undo_command = None  # nothing changed, so the command would undo an older change
     elif applied.skipped and operation.kind in ("undo", "redo") and operation.rescue is not None:
         # Skipped paths stop further undo and redo.
         undo_command = f"holdfast restore {operation.rescue[:12]}"

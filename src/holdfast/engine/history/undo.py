@@ -147,7 +147,7 @@ def undo_run(
     the log has forgotten steps, so that ignored files would keep their changes; and as `reverse_steps`.
     """
     chosen, start = _remainder_of(context, service, run, force=force, recorded_only=recorded_only)
-    # The run's first checkpoint may change any path.
+    # A return to the run's first checkpoint may change any path.
     save_rescue(
         context, progress, touched=tuple if start else partial(touched_paths, service, [step.id for step in chosen])
     )
@@ -324,8 +324,8 @@ def _restore_start(context: Context, begin: HistoryEvent, progress: Progress | N
 
 
 def stop_run(context: Context, run: str) -> tuple[str, Sequence[StoppedProcess]]:
-    """End the processes of a run (empty: the newest): SIGTERM to each of them alone; SIGKILL to those left after
-    ``undo.stop_timeout``. Returns the run and the processes, when its steps are closed.
+    """End the processes of a run (empty: the newest): SIGTERM to each of them, and to no other process; SIGKILL to
+    those left after ``undo.stop_timeout``. Returns the run and the processes, when its steps are closed.
 
     Raises `NotFoundError` if there is no run, `RefusedError` if a process does not end.
     """
@@ -427,7 +427,7 @@ def undo(
                 hidden = int(navigator.is_only_hidden(cursor, saved))
                 navigator.rescue = saved if saved.id != cursor.head else None
             number = None if to is not None else count + hidden
-            if number != 1:  # the lack of a single change is known before anything is done
+            if number != 1:  # for a single change, `back` itself finds out before it changes anything
                 try:
                     navigator.refuse_too_many(number, hidden=hidden)
                 except NotFoundError:

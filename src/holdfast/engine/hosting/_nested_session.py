@@ -183,8 +183,8 @@ class _Recorded:
         return True
 
     def cancel_open(self, step: int, fd: int) -> bool:
-        """See `Interceptor.cancel_open`. The supervisor has preserved the content that the opening would lose, and it
-        cannot be reversed.
+        """See `Interceptor.cancel_open`. The supervisor has preserved the content that the opening would lose, and
+        cannot take that back.
         """
         del step, fd
         self.is_spared = True

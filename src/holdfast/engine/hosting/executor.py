@@ -159,7 +159,7 @@ class CommandExecutor:
         """Run ``command`` with ``sh -c`` in ``directory`` (absolute, or in the workspace), after earlier ones.
 
         ``environment`` is added to the session's. ``on_start`` receives the step's id; ``on_output`` the output, in
-        order for each stream: while a call of it lasts, the command finally blocks. Starts the session if necessary.
+        order for each stream: while a call of it lasts, the command may block. Starts the session if necessary.
         Raises `NotFoundError` (``no_directory``), `ChannelError` if the shim is gone: then the session has failed, its
         processes end, and the next command begins another. If it raises after ``on_start``, ``on_lost`` receives the
         known facts about the step.

@@ -1,8 +1,8 @@
 """The parent of a shim of a session inside a run: ``python -m holdfast.engine.hosting.shim_guard FD``.
 
 The descriptor is closed when the shim has started. Standard input and output are the control channel, which is left to
-the shim. If the shim is lost, all its processes are ended, as for a session with its own run; after a regular end,
-background processes go on.
+the shim. If the shim is killed or fails, all processes that it started are ended, as for a session with its own run;
+after a regular end, background processes go on.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class FileEdit(NamedTuple):
 class HostedDirectory:
     """One working directory of a host. Any thread may call; only commands wait for each other.
 
-    Every method that changes something raises `RefusedError` (``read_only``) in a read-only directory.
+    In a read-only directory every method raises `RefusedError` (``read_only``), except those that only read files.
     """
 
     def __init__(
@@ -413,7 +413,7 @@ class HostedDirectory:
     def _begin_attended(self, workspace: Workspace, label: str) -> int:
         from holdfast.supervisor.control.remote_service import visit
 
-        # A keeper that a process of a run starts would end with the run.
+        # A step that a process of a run opens ends with the run anyway, so no connection has to end it.
         keeper = visit(self._undo_log) if self._inside is None else None
         if keeper is None:
             return workspace.begin_step(label)
@@ -506,8 +506,8 @@ class HostedDirectory:
         return self._thresholds
 
     def rules(self, log: UndoService | None) -> DirectoryRules:
-        """The rules for a command here, by the undo log (see `undo_log`): the strictest of all present clients' limits,
-        and the last setting of the others.
+        """The rules for a command here, by the undo log (see `undo_log`): the strictest limits beyond which any present
+        client wants a person asked, and the undo log's own limits as they were last set.
         """
         assert self._limits is not None
         if log is None:

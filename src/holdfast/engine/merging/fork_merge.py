@@ -170,7 +170,8 @@ def prepare(
         return PreparedMerge(plan, records, None, _shown(context, plan))
     taken_in = MergeParent(fork, plan.base, encode_record(records)) if since is None else None
     if not plan.stacked.plan.changes:
-        # If production is in the fork, only this is recorded; a state must not become its own ancestor.
+        # Nothing is recorded if one of the two is the base, and so in the other already: a state must not become its
+        # own ancestor.
         if taken_in is not None and plan.base not in (fork, production):
             context.catalog.add_merge_parents(production, taken_in)
         return PreparedMerge(plan, records, production)

@@ -289,7 +289,7 @@ def _before(path: bytes, ours: Mapping[bytes, Change], theirs: Mapping[bytes, Ch
 
 
 def _after(path: bytes, one: Mapping[bytes, Change], other: Mapping[bytes, Change]) -> Entry | None:
-    """The entry of ``one`` at ``path``, which maybe only ``other`` has changed."""
+    """The entry of ``one`` at ``path``; if only ``other`` has changed it, the entry before that change."""
     change = one.get(path)
     return change.after if change is not None else _before(path, other, other)
 

@@ -126,7 +126,7 @@ class Context:
         """The undo log, for as long as this process has reached it (`holdfast.engine.opening.undo_log.open_service`).
         """
         self.recovery_failed = False
-        """Rolling back a killed keeper's step failed and was reported (`holdfast.engine.opening.undo_log`)."""
+        """Recovery from a killed keeper failed and was reported (`holdfast.engine.opening.undo_log.recover_log`)."""
 
     @property
     def tree(self) -> Tree:
@@ -192,8 +192,8 @@ class Context:
         settings').
 
         Its holder looks at the tree or changes it. So the settings are read again (`renew_settings`), and the
-        unfinished step of a killed keeper is rolled back first (I3) and noted for the next session. ``as_found`` skips
-        that: the caller recovers by opening the undo log.
+        unfinished steps of a killed keeper are rolled back first (I3) and noted for the next session. ``as_found``
+        skips the rollback: the caller recovers by opening the undo log.
         """
         with exclusive(
             os.path.join(self.folder, LOCK),
@@ -236,7 +236,7 @@ class Context:
         return None if beat is None else beat.seq
 
     def _half_done(self) -> bytes | None:
-        """The directory of an undo log with an unfinished step."""
+        """The directory of an undo log in which a step, or its reversal, is unfinished."""
         logs = self._logs()
         if not logs:
             return None
@@ -337,8 +337,8 @@ def saved_state(context: Context, checkpoint: Checkpoint | None) -> SavedState |
     return None if checkpoint is None else SavedState(context, checkpoint.root)
 
 
-# A command's use of the running watcher: its answers, and pausing it. Without a watcher this costs one `connect`, and
-# imports nothing.
+# A command's use of the running watcher: its answers, and pausing it. Without a watcher's socket this costs one system
+# call, and imports nothing.
 
 _UNANSWERED = frozenset(("watcher_gone", "too_long", "workspace_gone"))
 """Error codes after which a command does the work itself: it may find a moved directory that the watcher misses."""

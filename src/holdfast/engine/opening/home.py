@@ -191,7 +191,7 @@ def open_process_log(folder: bytes, name: bytes) -> int:
         raise StorageError(f"cannot open {display(path)}: {error.strerror}") from error
 
 
-# Which directories may become a workspace: not the ones that are hardly meant.
+# Which directories may become a workspace: not unusual ones.
 
 _SYSTEM = frozenset(
     b"/bin /boot /dev /etc /home /lib /lib32 /lib64 /media /mnt /opt /proc /root /run /sbin /snap /srv /sys /tmp /usr "

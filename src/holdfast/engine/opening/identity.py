@@ -251,7 +251,7 @@ def _remember_birth(folder: bytes, root: bytes) -> None:
 def could_be(folder: bytes, root: bytes) -> bool:
     """False if the directory ``root`` is surely not the recorded one, in spite of the same inode number.
 
-    True without a recorded birth time or a file system that keeps them: then the number alone decides.
+    True if no birth time was recorded, or the file system keeps none: then the number alone decides.
     """
     noted = _noted_birth(folder)
     return noted is None or _birth_time(root) in (None, noted)

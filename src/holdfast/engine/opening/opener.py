@@ -419,7 +419,7 @@ class Opener:
         """Open a workspace by its id, even without its directory; raises `NotFoundError` if there is none, or another
         workspace has its place.
 
-        A moved directory is searched. If the workspace had released its checkpoints, it holds them again.
+        A moved directory is searched for. If the workspace had released its checkpoints, it holds them again.
         """
         catalog = self.store().catalog
         record = catalog.workspace(name)
@@ -442,8 +442,8 @@ class Opener:
         return self._context(known)
 
     def open_as_noted(self, name: WorkspaceId) -> Context:
-        """Open a workspace by its id if its path still has the recorded directory. Nothing is searched, mounted, or
-        recorded. Raises `RefusedError` (``not_as_noted``, ``not_mounted``).
+        """Open a workspace by its id if its path still has the recorded directory. Searches for nothing, and mounts
+        and records nothing. Raises `RefusedError` (``not_as_noted``, ``not_mounted``).
         """
         record = self.store().catalog.workspace(name)
         self._refuse_unmounted(record)
@@ -535,7 +535,7 @@ class Opener:
         return self.init(root, source=source)[0]
 
     def open_fork(self, path: bytes) -> Context:
-        """Open the mounted fork with the directory ``path``, even while it is not mounted.
+        """Open the fork by mount with the directory ``path``, whether it is mounted or not.
 
         Raises `NotFoundError` if there is none.
         """
@@ -580,8 +580,8 @@ class Opener:
         return self.store().catalog.cursor(forked.id).head is None if operation is None else operation.kind == "fork"
 
     def _make_root(self, root: bytes, beside: WorkspaceRow) -> None:
-        """Make a fork's directory with the owner and permissions of its source workspace, so that private files stay
-        private.
+        """Make a fork's directory with the owner and permissions of its source workspace, if that exists, so that
+        private files stay private.
         """
         try:
             from holdfast.files.write.ownership import make_directories

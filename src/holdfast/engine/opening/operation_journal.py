@@ -78,7 +78,9 @@ class Operation(NamedTuple):
     position: int | None = None
     """The event that the tree's state was before, for `undo` to go back to."""
     state: int | None = None
-    """For undo and redo: the event whose state is the target. None for undone steps, and redo onto a changed tree."""
+    """For undo and redo: the event whose state is the target. None for undone steps, and steps redone onto the present
+    tree.
+    """
     paths: tuple[bytes, ...] = ()
     """Only these paths; empty for the whole tree."""
     nonce: str = ""
@@ -86,7 +88,7 @@ class Operation(NamedTuple):
     at: int = 0
     """Microseconds since 1970-01-01 UTC."""
     redo_tip: int | None = None
-    """The event that `redo` led to: the checkpoint at this operation's end must not hide it."""
+    """The event that `redo` led to: a checkpoint that is made to finish or reverse this must not hide it."""
     taken_back: CheckpointId | None = None
     """The target of the operation that this one reverses: only files that it may have made are deleted."""
     in_place: tuple[bytes, ...] = ()

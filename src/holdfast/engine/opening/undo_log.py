@@ -61,7 +61,8 @@ def log_directory(context: Context) -> bytes:
     root = context.workspace.path
     outside, in_the_tree = os.path.join(context.folder, UNDO_LOG), os.path.join(root, UNDO_LOG_IN_TREE)
     if current_run(context) is not None:
-        # Commands that try the box would be recorded and held here. A run has a keeper.
+        # No test by `_is_other_mount`: the run would record its rename, and may hold it. A run has a keeper, so look
+        # for its socket.
         return in_the_tree if os.path.lexists(os.path.join(in_the_tree, KEEPER_SOCKET)) else outside
     return in_the_tree if _is_other_mount(context.folder, root) else outside
 
@@ -263,8 +264,8 @@ def list_steps(context: Context) -> Sequence[StepInfo]:
 
 
 def any_step_since(context: Context, event: HistoryEvent | Operation) -> bool:
-    """Whether undoable steps have changed the tree that had not ended at an event. If the log cannot be read, the
-    answer is True, and a warning tells so.
+    """Whether steps that can be undone have changed the tree and had not ended at an event. If the log cannot be read,
+    the answer is True, and a warning tells so.
     """
     try:
         found = list_steps(context)
@@ -501,7 +502,8 @@ def _open_log(
             if read_only:
                 left = find_outstanding(log)
                 log_outstanding(left)
-                # Finished steps that are not in the log yet change nothing in the tree, and would be overlooked.
+                # Else only finished steps are not in the log yet: recovery changes nothing in the tree, and without it
+                # they would be overlooked.
                 if any(left) or not is_cut_off(log):
                     yield LocalUndoService(log, unfinished=left.finished)
                     log.journal.withdraw()

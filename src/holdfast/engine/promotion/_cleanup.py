@@ -75,7 +75,9 @@ def finish_promotion(job: PromotionJob) -> PromotionAnswer:
 
 
 def remove_old(job: PromotionJob) -> None:
-    """Remove the old directory if no process uses it; otherwise record why not."""
+    """Remove the old directory if no process uses it or has written to it since the swap; otherwise record why not. A
+    process that uses it may need its files.
+    """
     facts = job.facts
     tree = build_directory.tree_of(job)
     if facts.exchange and os.path.lexists(tree):

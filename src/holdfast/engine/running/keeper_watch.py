@@ -24,9 +24,9 @@ class KeeperWatch:
     """Polls the keeper of an undo log a few times a second, on a thread of its own; the keeper may change."""
 
     def __init__(self, undo_log: bytes, look: Look, *, each: Callable[[], object] = lambda: None) -> None:
-        """``look`` receives the keeper, the tickets that are new since the last time, and those that were held then.
-        Each ticket is new once, even if ``look`` raises a `HoldfastError`, which is logged. ``each`` is called every
-        time, even without a keeper.
+        """``look`` receives the keeper, the tickets that are new since the last time, and those that were held then and
+        are not any more. Each ticket is new once, even if ``look`` raises a `HoldfastError`, which is logged. ``each``
+        is called every time, even without a keeper.
         """
         self._undo_log = undo_log
         self._look = look

@@ -2,9 +2,9 @@
 It outlives the process that started it.
 
 Only the workspace's keeper sends it connections, over a socket (``SOCK_SEQPACKET``), with the requests and answers of
-`holdfast.sandbox.command_starter`. While a command runs, each byte is the number of a signal for it; SIGTERM and
-SIGKILL go to all of its processes, by the guest's shim. ``{"stop": true}`` ends the machine; the connection closes
-after that. The client opens and closes steps.
+`holdfast.sandbox.command_starter`. While a command runs, each byte is the number of a signal for it; for SIGTERM and
+SIGKILL the guest's shim ends all of its processes. ``{"stop": true}`` ends the machine; the connection closes after
+that. The client opens and closes steps.
 """
 
 from __future__ import annotations

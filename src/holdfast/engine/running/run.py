@@ -133,9 +133,9 @@ def run(
     """Run a command under supervision until it ends. It has the terminal meanwhile.
 
     Nothing runs if the first checkpoint fails, or if it cannot be supervised or isolated as requested
-    (`UnsupportedError`). Its background processes go on, supervised; namespaces end with it. ``ask`` is called on a
-    thread of its own for held operations: True allows one, False denies it, None leaves it to others. ``told`` receives
-    the report of a killed keeper's steps that were rolled back.
+    (`UnsupportedError`). Its background processes go on, supervised; in namespaces they end with it. ``ask`` is called
+    on a thread of its own for held operations: True allows one, False denies it, None leaves it to others. ``told``
+    receives the report of a killed keeper's steps that were rolled back.
     """
     from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
     from holdfast.supervisor.resolution.territory import absolute
@@ -351,7 +351,7 @@ def end_run(
         create_checkpoint_locked(context, request, recorded=recorded)
         if recorded is None:
             record_run(context, identity, command, ids)
-    # A rolled back step may have left all its changes.
+    # The rollback of a step may have left all its changes as they are.
     return [step for step in steps if step.paths or step.state == "partly"]
 
 
@@ -383,7 +383,9 @@ def _say_forgotten(identity: str, runs: Sequence[str]) -> None:
 
 
 def _is_undone_to(context: Context, cursor: Cursor, steps: Sequence[StepInfo]) -> bool:
-    """Whether the last event is an undo, and no step has ended since: the way forward stays open."""
+    """Whether an undo led to the history's present position, and no step has ended since: the way forward stays
+    open.
+    """
     if cursor.redo_tip is None or cursor.position == cursor.redo_tip:
         return False
     moves = (event for event in context.catalog.events(context.workspace.id) if event.operation in ("undo", "redo"))

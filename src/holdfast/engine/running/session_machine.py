@@ -51,7 +51,7 @@ class _GuestCommand(TreeCommand):
         self._guest = connection
 
     def signal(self, number: int) -> None:
-        """See `TreeCommand.signal`; of its end the machine sees to all of it."""
+        """See `TreeCommand.signal`; for a signal that ends it, the machine ends all of its processes."""
         self._guest.signal(number)
 
     def group_lives(self) -> bool:

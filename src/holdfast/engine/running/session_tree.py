@@ -3,8 +3,8 @@
 Its first process, `holdfast.sandbox.command_starter`, starts them. The tree lives as long as the session is open, and
 then as long as background processes of its commands run. The next holder of the session continues with it, so that a
 command may signal and inspect earlier ones' background processes. It is a run without checkpoints of its own. Only its
-keeper connects a process to it, and only one that proves that it runs in no tree: another tree's command would be
-recorded twice.
+keeper connects a process to it, and only one that proves that it runs in no tree: what it has a command do here is
+recorded here alone.
 """
 
 from __future__ import annotations
@@ -473,8 +473,8 @@ def _text(data: bytes) -> str:
 
 
 def _umask() -> int:
-    """The umask of this process, which the tree's starter may not share. Asking the kernel for it would change it for
-    other threads.
+    """The umask of this process, which the tree's starter may not share. umask(2) returns it only by setting it, which
+    would change it for other threads.
     """
     with open("/proc/self/status", "rb") as file:
         return next(int(line[6:], 8) for line in file if line.startswith(b"Umask:"))

@@ -266,7 +266,7 @@ class Session:
 
     @contextmanager
     def asked_by(self, agent: str) -> Generator[None]:
-        """Within the block, ``agent`` is the author of operations, even while another's command runs."""
+        """Within the block, ``agent`` is the author of operations, also while a command runs."""
         before, scope = self._is_asked, self._scope
         self._is_asked, self._scope = True, scope._replace(agent=agent)
         try:
@@ -377,8 +377,8 @@ class Session:
         return self._scope.tiers.past(self.head)
 
     def checkout(self, name: str) -> CheckedOut:
-        """Bring the tree and the shell to another state (see `find`). The present state is saved first, as a branch,
-        and so are unsaved changes of a fork.
+        """Bring the tree and the shell to another state (see `find`). The present state is saved first, as a branch. If
+        ``name`` means the newest state of a fork, the fork's unsaved changes are saved and brought as well.
 
         `Workspace.restore` restores the tree, and ``undo`` can reverse that; files that changed meanwhile are skipped.
         After an interruption the next opening of the session finishes it, unless nothing had changed yet. Raises
@@ -423,7 +423,7 @@ class Session:
     ) -> ForkResult:
         """Begin another session from this state, or from ``checkpoint`` (see `find`), in a directory of its own.
 
-        The best snapshot provider makes it, or ``provider``; without one its files are written out. ``with_ignored``:
+        The best snapshot provider makes it, or ``provider``; if none can, its files are written out. ``with_ignored``:
         it must have the present ignored files, too. ``on_branch``: the provider ``git`` makes it, with this branch of
         Git checked out, which is new or the one that the workspace is on (else ``branch_exists``). After a kill, the
         next sweep removes all of it. Raises `RefusedError` (``session_exists``, ``session_limit``), `UnsupportedError`

@@ -122,8 +122,8 @@ class Home(StoreFace):
     def forget_gone(self, *, dry_run: bool = False) -> Forgotten:
         """Drop the workspaces whose directories were deleted, and their checkpoints.
 
-        Checkpoints that others depend on stay. Until then a deleted workspace can be brought back by `restore` at its
-        path.
+        Checkpoints that others depend on stay. Before this call, a deleted workspace can be brought back by `restore`
+        at its path.
         """
         forbid_inside_run(self._context, "forgetting")
         from holdfast.engine.upkeep.forget_checkpoints import forget_gone

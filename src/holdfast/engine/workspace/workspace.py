@@ -454,9 +454,9 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
 class Workspace(WorkspaceSteps, WorkspaceQueries):
     """A directory with a memory. Use it as a context manager, or `close` it.
 
-    Checkpoints are named as on the command line: full ids, unique prefixes, labels, ``@`` (the tree's present state:
-    after a restore or an undo not the newest), ``@-``, ``@-3``. One thread at a time; any number of processes may use
-    the same workspace, one change at a time.
+    Checkpoints are named as on the command line: full ids, unique prefixes, labels, ``@`` (the tree's present
+    checkpoint: after a restore or an undo not the newest), ``@-``, ``@-3``. One thread at a time; any number of
+    processes may use the same workspace, one change at a time.
     """
 
     def __init__(self, opener: Opener, context: Context, *, new: bool = False) -> None:
@@ -761,8 +761,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         ``to`` is the number of the prompt; an empty ``run`` is the newest. Unsaved changes are saved first, and count
         as the newest change. Steps that depend on each other are one change. A step in progress keeps its changes:
         newer ones that are independent of it are taken back; for older ones the error (``step_open``) names the process
-        that keeps the step open. ``stop`` ends the processes of the ``run`` first: SIGTERM to each of them, then
-        SIGKILL.
+        that keeps the step open. ``stop`` ends the processes of the ``run`` first, and no others: SIGTERM to each of
+        them, then SIGKILL.
 
         Steps of a `run` are reversed exactly, ignored files included; other changes by checkpoints. Raises
         `RefusedError` if another process has changed the same paths since, unless ``force``. ``recorded_only`` takes
@@ -844,9 +844,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         overwrites wait for a person, who is asked by ``ask`` on another thread (None: another process calls `answer`).
         ``isolation``: the parts of the machine that it sees and reaches (None: as in the settings). ``bridge``: a mount
         serves the tree instead of a supervisor. ``outside``: whether undo of it stops at other processes' changes
-        (None: as in the settings). ``bridge``: it is served by a mount instead of being supervised. ``outside``:
-        whether undo of it stops at what others have changed (None: as the settings say). Raises `UnsupportedError`
-        where the system cannot supervise, mount, or isolate as asked for; then nothing has run.
+        (None: as in the settings). Raises `UnsupportedError` where the system cannot supervise, mount, or isolate as
+        requested; then nothing has run.
         """
         from holdfast.engine.running.run import Invocation, RunPolicy, configured_thresholds, run
 
@@ -923,7 +922,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     ) -> Mounted:
         """Mount a checkpoint, read-only, on ``directory``, which must be empty or is made for the duration.
 
-        With ``at``, an ISO 8601 time or an age (``2h``), it is the newest checkpoint of that time, and ``name`` is
+        With ``at``, an ISO 8601 time or an age (``2h``), it is the checkpoint that was newest then, and ``name`` is
         ignored. Threads of this process serve it until `Mounted.close`, which must precede the workspace's; until then
         the checkpoint is not collected. ``allow_other``: other users may read it too, within the file modes. Raises
         `UnsupportedError` where nothing can be mounted.
@@ -1028,8 +1027,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         """Drop the workspaces whose directories were deleted, and their checkpoints.
 
         Checkpoints that others depend on stay, and so does this workspace even without its directory
-        (`Home.forget_gone` has no such exception). Until then a deleted workspace can be brought back by `restore` at
-        its path.
+        (`Home.forget_gone` has no such exception). Before this call, a deleted workspace can be brought back by
+        `restore` at its path.
         """
         forbid_inside_run(self._context, "forgetting")
         from holdfast.engine.upkeep.forget_checkpoints import forget_gone

@@ -1,7 +1,7 @@
 """Merging pip's lists of dependencies (requirements.txt) by the names of requirements.
 
-Other lines are comments, options and continuations after a backslash. They must be the same on both sides, in the same
-order, or changed on one side only.
+Other lines, such as comments and options, must be as in the base or the same on both sides, and in the same order; only
+production may have changed them alone. A file with continuation lines after a backslash is declined.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 _ALIKE = 3
-"""This many consecutive non-blank lines that both sides wrote in different places count as one change of both."""
+"""This many lines in a row, not counting blank ones, that both sides wrote in different places are one change of
+both.
+"""
 
 
 class _Hunk(NamedTuple):

@@ -287,8 +287,8 @@ def _sid(name: str) -> int:
 
 
 def _begun_as(pid: int) -> bytes:
-    """The command line and the environment of a process. Shortly after its start, a process that is executing its
-    program has neither.
+    """The command line and the environment of a process. A process that is just beginning its program has neither, for
+    a moment after its starter knows that it has begun.
     """
     for _ in range(_LOOKS):
         said = _said(pid, "cmdline", "environ")

@@ -123,8 +123,8 @@ def end_machine(opener: Opener, record: SessionRecord) -> bool:
 
 def preview_deletion(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
     """The result that a deletion would have now. ``look``: with the files of a fork's directory that no checkpoint
-    holds, which requires a scan. Deletes nothing. Raises `RefusedError` if another file system is mounted over the
-    directory (``mounted_over``), or a background process of a command uses it (``left_running``).
+    holds, which requires a scan. Deletes nothing. Raises `RefusedError` if something is mounted over the directory
+    (``mounted_over``), or a background process of a command uses it (``left_running``).
     """
     from holdfast.engine.opening.missing_workspaces import find_moved
 
@@ -241,7 +241,7 @@ def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequenc
     if record.status != "making":
         _refuse_others(opener, record, workspaces)
     _detach_inside(workspaces)
-    for provider in known_providers(opener, record):  # a skipped process may have been killed during its clean-up
+    for provider in known_providers(opener, record):  # one that was passed over may have been killed as it cleaned up
         for allocation in provider.tokens():
             provider.cleanup(allocation.token)
     place = record.place
@@ -264,7 +264,7 @@ def _detach_inside(workspaces: Iterable[WorkspaceRow]) -> None:
 
 
 def _refuse_mounted_over(opener: Opener, record: SessionRecord) -> None:
-    """Raise `RefusedError` if another file system is mounted over a fork's directory."""
+    """Raise `RefusedError` if something is mounted over a fork's directory."""
     for one in _workspaces(opener, record):
         refuse_others(last_seen_path(one.path), below=1 if record.provider == "zfs" else 0)  # (its dataset)
 

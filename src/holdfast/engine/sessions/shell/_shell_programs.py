@@ -53,8 +53,8 @@ OWN = frozenset(
         "HISTIGNORE",
     )
 )
-"""Variables of the shell itself: they give its place and its caller, are removed by a non-interactive shell, or belong
-to the hooks of an interactive one. They are never carried over.
+"""Variables of the shell itself: they name its directory and its caller, are removed by a non-interactive shell, or
+belong to the hooks of an interactive one. They are never carried over.
 """
 
 _MOST_BYTES = 16 << 20
@@ -77,8 +77,8 @@ class ShellState(NamedTuple):
 
 
 def read_state(path: bytes, undo_log: bytes = b"") -> ShellState | None:
-    """The state that a shell has written to the file ``path``; None if it is missing or incomplete. If its exports are
-    the reason, that is logged. A directory in the ``undo_log``, if there is one, is a removed one.
+    """The state that a shell has written to the file ``path``; None if it is missing or incomplete. If the size of its
+    exports is the reason, that is logged. A directory in the ``undo_log``, if there is one, is a removed one.
     """
     try:
         with open(path, "rb") as file:

@@ -214,7 +214,7 @@ def machine_of(tree: SessionTree | None) -> SessionMachine | None:
 def _prepared(
     command: ShellCommand, folder: bytes, machine: SessionMachine | None
 ) -> tuple[shell_programs.ShellStart, Callable[[bytes], ShellState | None]]:
-    """The start of the shell, and a function that reads its final state from the undo log's directory after its end."""
+    """The start of the shell, and a function that reads its final state after its end, given the undo log."""
     if machine is None:
         said = os.path.join(folder, b"said")
         start = shell_programs.prepare_start(command.shell, command.text, command.environment, folder=folder, said=said)
@@ -490,7 +490,7 @@ class _RunningShell:
 
 def _drain(pipe: IO[bytes]) -> None:
     """Keep a process that still writes to ``pipe`` from blocking or being ended by SIGPIPE."""
-    # The shell's background command must read from the pipe, not /dev/null; it is no child that we must wait for.
+    # A background command of a shell reads from /dev/null unless redirected. It is no child that we must wait for.
     subprocess.run(
         [b"/bin/sh", b"-c", b"exec 3<&0; /bin/cat <&3 3<&- &"],
         stdin=pipe,

@@ -46,7 +46,7 @@ class ChangeNotice:
 
     def drain(self) -> DirtyPaths:
         """See `DirtySource.drain`."""
-        # A watcher does not notice writes through another hard link, nor new links.
+        # A watcher notices neither writes by a file's name outside the tree, nor that a file gets one there.
         self.useless |= self._tree.has_hard_links
         if self.useless:
             return _EVERYTHING

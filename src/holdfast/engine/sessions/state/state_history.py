@@ -252,7 +252,7 @@ class StateHistory:
 
     @property
     def _most(self) -> int:
-        """The number of trees that the session holds."""
+        """The most trees that the session may hold."""
         return self._context.settings.session.max_checkpoints
 
     @contextmanager
