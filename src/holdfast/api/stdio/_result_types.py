@@ -76,7 +76,7 @@ class UndoLimits(TypedDict):
 
 
 class Thresholds(TypedDict):
-    """The limits beyond which a person is asked."""
+    """The limits at which a person is asked."""
 
     delete_threshold: Annotated[int, "deletes"]
     overwrite_threshold_bytes: Annotated[int, "overwrite_bytes"]

@@ -100,7 +100,7 @@ class CommandExecutor:
         start_seconds: float = START_SECONDS,
     ) -> None:
         """``root`` and ``log`` are the directories of the workspace and of its undo log; ``thresholds`` are the limits
-        beyond which a person is asked. ``inside`` is this process's run, if any: then commands belong to that. ``face``
+        at which a person is asked. ``inside`` is this process's run, if any: then commands belong to that. ``face``
         is the interface that the history shows. ``start_seconds`` limits the start of the shim. Nothing runs yet.
         """
         self._root = root
@@ -218,7 +218,7 @@ class CommandExecutor:
         return channel.cancel(step)
 
     def guard(self, thresholds: Thresholds) -> None:
-        """Change the limits beyond which a person is asked, now and for every later start."""
+        """Change the limits at which a person is asked, now and for every later start."""
         self._thresholds = thresholds
         keeper = self._visited() if self._channel is not None else None
         if keeper is None:

@@ -51,7 +51,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     """The run's id."""
     thresholds: Thresholds
-    """The limits beyond which a person is asked."""
+    """The limits at which a person is asked."""
     limits: LogLimits | None = None
     """Of the undo log, if no process keeps it yet; None: as the settings say."""
     isolation: Isolation | None

@@ -57,7 +57,7 @@ class DirectoryRules(NamedTuple):
     """The rules in a working directory."""
 
     thresholds: Thresholds
-    """The limits beyond which a person is asked."""
+    """The limits at which a person is asked."""
     limits: LogLimits
     """How much the undo log holds."""
 
@@ -481,7 +481,7 @@ class HostedDirectory:
             return log.answer(ticket, allow=allow)
 
     def guard(self, thresholds: Thresholds) -> None:
-        """Change the limits of this host beyond which a person is asked, for its lifetime. Others' limits apply as
+        """Change the limits of this host at which a person is asked, for its lifetime. Others' limits apply as
         well, see `rules`.
         """
         session = self._writable()
@@ -500,13 +500,13 @@ class HostedDirectory:
 
     @property
     def thresholds(self) -> Thresholds:
-        """The limits of this host beyond which a person is asked."""
+        """The limits of this host at which a person is asked."""
         self._writable()
         assert self._thresholds is not None
         return self._thresholds
 
     def rules(self, log: UndoService | None) -> DirectoryRules:
-        """The rules for a command here, by the undo log (see `undo_log`): the strictest limits beyond which any present
+        """The rules for a command here, by the undo log (see `undo_log`): the strictest limits at which any present
         client wants a person asked, and the undo log's own limits as they were last set.
         """
         assert self._limits is not None

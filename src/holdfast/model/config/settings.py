@@ -112,7 +112,7 @@ class Undo(NamedTuple):
 
 
 class Safeguard(NamedTuple):
-    """Limits beyond which `run` asks a person."""
+    """Limits at which `run` asks a person."""
 
     preset: SafeguardPreset = "off"
     deletes: int = -1
