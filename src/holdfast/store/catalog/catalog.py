@@ -158,8 +158,8 @@ class Catalog:
         every child of a new page to which no page of the parent's manifest refers. With an event the cursor moves to
         it; without one only the head moves, and for an imported checkpoint nothing.
 
-        Raises `VanishedError` if a required blob has been collected, `RefusedError` with code ``moved`` if the cursor
-        is not ``expected`` any more, `NotFoundError` if the parent or the workspace is gone.
+        Raises `VanishedError` if a required blob or pack has been collected, `RefusedError` with code ``moved`` if the
+        cursor is not ``expected`` any more, `NotFoundError` if the parent or the workspace is gone.
         """
         return self._committer.commit(commit)
 

@@ -50,7 +50,9 @@ class ReapplyRow(NamedTuple):
 
 
 class ReapplyRows:
-    """The changes to apply anew, of one tenant. Every method is one transaction, durable at its end. Microseconds."""
+    """The changes to apply anew, of one tenant. Every method is one transaction, durable when it returns. Times are
+    microseconds.
+    """
 
     __slots__ = ("_database", "_tenant", "_values")
 
