@@ -100,7 +100,7 @@ class Tree(Protocol):
         version to the sink. ``full_hash`` distrusts every remembered hash. ``meanwhile`` is work that the
         caller must do in any case: called once while another process looks at the tree, or not at all.
 
-        ``also`` are files of credentials that are captured independent of the settings.
+        ``also`` are files of credentials that are captured whatever the settings are.
 
         A file that vanishes, is unreadable or keeps changing is in ``not_captured``; the scan goes on. Unreadable
         paths, including a directory with all below it, are taken to be as in ``saved``: that they cannot be read does

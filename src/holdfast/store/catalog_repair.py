@@ -77,7 +77,7 @@ class RepairedCatalog(NamedTuple):
     lost: int
     """Headers of incomplete checkpoints, and unreadable objects."""
     kept_as: bytes | None
-    """The directory with the damaged file; None without one."""
+    """The directory with the damaged file; None if there was none."""
     problems: int
     """The number of problems that `verify` finds in the new one."""
 
@@ -117,7 +117,7 @@ def repair(
     """Restore the home's catalog, if it is damaged or lost; None if it is intact.
 
     No process may have it open, including this one. Raises `LockedError` if one has, `UnsupportedError` for one on a
-    server, and `StorageError` without room. After any of these the catalog is as before.
+    server, and `StorageError` if there is no room. After any of these the catalog is as before.
     """
     if settings.store.catalog:
         raise UnsupportedError(

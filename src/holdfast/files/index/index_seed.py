@@ -1,4 +1,4 @@
-"""Filling a stat index with the certain content of a directory, so that no scan must examine it."""
+"""Filling a stat index with the known content of a directory, so that no scan must examine it."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class ReapplyRows:
         return [self._opened(row) for row in rows]
 
     def take(self, now: int, held_until: int, holder: str, workspace: WorkspaceId | None = None) -> ReapplyRow | None:
-        """Give the oldest free one to ``holder``, until ``held_until``; None without one.
+        """Give the oldest free one to ``holder``, until ``held_until``; None if there is none.
 
         With ``workspace`` only of merges into that one.
         """

@@ -164,7 +164,7 @@ class SessionRows:
     # --- journals ---
 
     def journal(self, name: SessionId) -> JournalRow:
-        """A session's journal; raises `NotFoundError` without one."""
+        """A session's journal; raises `NotFoundError` if it has none."""
         with self._database.reading() as transaction:
             return self._journal(transaction, name)
 

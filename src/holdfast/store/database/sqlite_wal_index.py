@@ -2,7 +2,7 @@
 
 SQLite reserves a block in every 4 KiB of ``-shm`` by writing one byte there. With smaller blocks the rest are holes,
 and a store into a hole of a full disk kills the process (SIGBUS) instead of failing. So this module fills the holes as
-soon as the file exists, and nothing begins without room for that.
+soon as the file exists, and nothing begins while there is no room for that.
 """
 
 from __future__ import annotations
