@@ -1,7 +1,7 @@
 """Spares of a home's catalog: complete copies, made by SQLite's backup, for the damage or loss of the file.
 
-They are in the home's directory ``spares``; docs/formats/catalog.md specifies them. The upkeep makes one daily, and
-before a schema change; commands that only save or read make none.
+They are in the home's directory ``spares``; docs/formats/catalog.md specifies them. The upkeep makes one daily, and an
+opening that changes the schema makes one before; commands that only save or read make none.
 """
 
 from __future__ import annotations
