@@ -86,8 +86,8 @@ def is_written(fd: int) -> bool:
 
 @contextmanager
 def exclusive_lease(fd: int) -> Generator[bool]:
-    """For the length of the block, a process that opens the regular file ``fd`` (open for writing) waits for its end; a
-    non-blocking open gets EAGAIN.
+    """For the length of the block, a process that opens the regular file ``fd`` (open for writing) waits until the
+    block ends; a non-blocking open gets EAGAIN.
 
     False, without effect, if there is no lease: a process has the file open, it belongs to others, or the file system
     has no leases.
