@@ -58,7 +58,7 @@ def seed(index: StatIndex, lower: LowerTree, source: bytes, path: bytes, above: 
     """Enter the content of ``lower`` below ``source`` as the content below ``path``, under the rules ``above``.
 
     The index has no entry below ``path`` yet. If it is empty, and labelled with the manifest of ``lower``, and ``path``
-    is the root, excluded paths are noted as gone; otherwise all other paths are noted as new.
+    is the root, excluded paths are noted as gone; otherwise all paths that are not excluded are noted as new.
     """
     index.close()
     found = _grouped(lower, source)
