@@ -48,7 +48,8 @@ class LocalTree:
     """The tree below a directory, with its stat index. See `holdfast.files.tree.Tree` for the contract.
 
     With ``dirty`` set, an index that this object has once brought up to date stays so by looking only at the paths that
-    the source names: a scan then costs as much as changed. Only `save_index` writes the file of the index.
+    the source names: the cost of a scan then depends on the changes alone. Only `save_index` writes the file of the
+    index.
     """
 
     def __init__(

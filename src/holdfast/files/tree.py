@@ -97,10 +97,10 @@ class Tree(Protocol):
 
         ``base`` is the manifest to compare with. The tree may answer in full instead; it answers relative to ``base``
         only if it is sure. ``lookup`` gives the base manifest's entry of a path, so that the tree can name the earlier
-        version to the sink. ``full_hash`` distrusts every remembered hash. ``meanwhile`` is other work of the caller:
-        called once, or not at all, while other processes look at the tree.
+        version to the sink. ``full_hash`` distrusts every remembered hash. ``meanwhile`` is work that the
+        caller must do in any case: called once while another process looks at the tree, or not at all.
 
-        ``also`` are files of credentials that are captured independent of the settings.
+        ``also`` are files of credentials that are captured whatever the settings are.
 
         A file that vanishes, is unreadable or keeps changing is in ``not_captured``; the scan goes on. Unreadable
         paths, including a directory with all below it, are taken to be as in ``saved``: that they cannot be read does

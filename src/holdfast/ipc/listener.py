@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def bind(folder: bytes, name: bytes) -> socket.socket:
-    """A socket with a name, which is not listening yet and non-blocking. Raises `OSError`."""
+    """A non-blocking socket with a name, which does not listen yet. Raises `OSError`."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         os.fchmod(bound.fileno(), 0o600)  # before it has a name: it never exists with another mode

@@ -289,7 +289,7 @@ class Server:
             return False
         end = messages.HEADER_BYTES + messages.body_bytes(inbox, self._limits.request_bytes)
         if len(inbox) > end:
-            # (No client can reserve the server's time in advance.)
+            # (No client can queue requests, and take the server's time in advance.)
             raise FormatError("a request came before the last one was answered")
         return len(inbox) == end
 

@@ -1,4 +1,4 @@
-"""Running a child to its end: with input, limits of time and output, and no remains.
+"""Running a child to its end: with input, and limits of time and output; none of its processes is left.
 
 | | ends with it, and if this process is killed | for |
 | --- | --- | --- |
@@ -130,7 +130,7 @@ def run_contained(
     grace: float = 0.0,
     follow_errors: Callable[[bytes], object] | None = None,
 ) -> Ended:
-    """Run a command of the user's, without surviving processes. Setting ``stop`` ends it, and so does an exception
+    """Run a command of the user's; none of its processes survives. Setting ``stop`` ends it, and so does an exception
     here: it has ``grace`` seconds from SIGTERM to SIGKILL. ``follow_errors`` gets its standard error at once.
 
     Raises `OSError` if the directory cannot be entered; for a missing program, the last line of ``errors`` is

@@ -78,7 +78,7 @@ class DetachedWorker:
         return bytes(said)
 
     def detach(self) -> None:
-        """Let it continue independent of this process."""
+        """Let it continue, whatever becomes of this process."""
         self._goes_on = True
         _detached.add(self.pid)
 

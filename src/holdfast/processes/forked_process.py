@@ -77,9 +77,9 @@ def start(
     """Start a process in the root directory that calls ``main`` of the module with the descriptor ``channel``, and
     exits with its result. Returns its pid, which the caller gives to `wait`, or waits for otherwise.
 
-    It has our descriptors ``channel`` and ``passed``, under their numbers, and ``streams`` (default: our own) as its
-    standard ones. It is in our process group, or in its own session; signals that are blocked or ignored here are so
-    there. Raises `OSError`.
+    Of our descriptors it has only ``channel`` and ``passed``, under their numbers, and ``streams`` (default: our own)
+    as its standard ones. It is in our process group, or in its own session; signals that are blocked or ignored here
+    are so there. Raises `OSError`.
     """
     passed = (channel, *passed)
     if _is_ours and has_one_thread():
@@ -160,7 +160,7 @@ def _become(
         import signal
         from contextvars import Context
 
-        gc.freeze()  # (objects left in cycles are never collected here: that would close, remove or roll back)
+        gc.freeze()  # (the parent's objects in cycles are never collected here: they would close, remove, roll back)
         _reset_signals()
         if own_session:
             os.setsid()

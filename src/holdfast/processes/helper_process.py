@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def module_words(module: str, *arguments: str) -> list[str]:
-    """The words to run a module of ours, never one from the current directory."""
+    """The words to run a module of ours. No module is loaded from the current directory."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
@@ -38,8 +38,8 @@ def start_in_own_session(
     environment: Environment | None = None,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a program that gets no signals of our terminal: by default in the root directory, so that no other is busy,
-    with our environment and our standard error. Raises `OSError`.
+    """Start a program that gets no signals of our terminal: by default in the root directory, so that it keeps no
+    other directory busy, with our environment and our standard error. Raises `OSError`.
 
     It runs until it ends by itself, or its parent ends it.
     """

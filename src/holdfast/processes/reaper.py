@@ -1,5 +1,4 @@
-"""Runs one command, without surviving processes: neither after its end, nor after the end of the process that started
-this.
+"""Runs one command. None of its processes survives its end, nor the end of the process that started this program.
 
 A separate program that uses only a little of the standard library: it starts before each hook. It adopts the orphans of
 the command's processes (PR_SET_CHILD_SUBREAPER, prctl(2)), so that it finds daemons too. It ends with 0 when all is

@@ -135,7 +135,8 @@ def _check_place(home: bytes, url: str, objects: ObjectStore, catalog: Catalog, 
         raise _elsewhere(noted[0], here, catalog)
     if catalog.database.read_only:
         return
-    token = random(16).hex()  # the former one is no longer at its recorded place
+    # A new token: a store that still has the mark of the old one is no longer the catalog's.
+    token = random(16).hex()
     objects.put(_mark(catalog, token), (_MARK,))
     with catalog.database.writing() as transaction:
         transaction.run(

@@ -1,4 +1,4 @@
-"""Restores a damaged or lost catalog of a home: from its newest backup, and from the objects.
+"""Restores a damaged or lost catalog of a home: from its newest spare, and from the objects.
 
 docs/formats/catalog.md ("Repair") specifies the steps. The result is a new file, from constant inputs, which replaces
 the damaged one at the end: after a kill at any point, repeating it gives the same.
@@ -77,7 +77,7 @@ class RepairedCatalog(NamedTuple):
     lost: int
     """Headers of incomplete checkpoints, and unreadable objects."""
     kept_as: bytes | None
-    """The directory with the damaged file; None without one."""
+    """The directory with the damaged file; None if there was none."""
     problems: int
     """The number of problems that `verify` finds in the new one."""
 
@@ -117,7 +117,7 @@ def repair(
     """Restore the home's catalog, if it is damaged or lost; None if it is intact.
 
     No process may have it open, including this one. Raises `LockedError` if one has, `UnsupportedError` for one on a
-    server, and `StorageError` without room, all before any change.
+    server, and `StorageError` if there is no room. After any of these the catalog is as before.
     """
     if settings.store.catalog:
         raise UnsupportedError(
@@ -189,7 +189,7 @@ class _Repair:
             finally:
                 database.close()
             with suppress(FileNotFoundError):
-                # Its record of encrypted values may be false for the backup. Without it, that is checked again.
+                # Its record of encrypted values may be false for the spare. Without it, that is checked again.
                 os.unlink(os.path.join(self._home, object_store_binding.NAME))
             for path in (self._new, self._home):
                 _sync(path)

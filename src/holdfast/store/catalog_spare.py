@@ -1,7 +1,7 @@
-"""Backups of a home's catalog: complete copies, made by SQLite's backup, for the damage or loss of the file.
+"""Spares of a home's catalog: complete copies, made by SQLite's backup, for the damage or loss of the file.
 
-They are in the home's directory ``spares``; docs/formats/catalog.md specifies them. The upkeep makes one daily, and
-before a schema change; commands that only save or read make none.
+They are in the home's directory ``spares``; docs/formats/catalog.md specifies them. The upkeep makes one daily, and an
+opening that changes the schema makes one before; commands that only save or read make none.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ def was_there(home: bytes) -> bool:
 
 
 def is_due(home: bytes, now: int) -> bool:
-    """Whether the newest backup is a day old, or missing. Costs one listing of a small directory."""
+    """Whether the newest spare is a day old, or missing. Costs one listing of a small directory."""
     found = spares(home)
     # One from the future was made before the clock was corrected.
     return not found or not now - EVERY < found[0].at <= now + EVERY
 
 
 def take(home: bytes, catalog: bytes, now: int) -> Spare | None:
-    """Make a backup of the database file ``catalog``, if the home has room for it; then keep the newest two.
+    """Make a spare of the database file ``catalog``, if the home has room for it; then keep the newest two.
 
-    Atomic and synced. None without room, while another process is making one, or if the catalog is damaged: then the
-    present ones stay. Writers do not wait for it. Raises `StorageError`.
+    The spare appears complete and synced, or not at all. Returns None if there is no room, another process is making
+    one, or the catalog is damaged: then the present spares stay. Writers do not wait for it. Raises `StorageError`.
     """
     try:
         with _lock(home) as folder:

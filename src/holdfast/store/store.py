@@ -87,7 +87,7 @@ class Store:
     ) -> Store:
         """Open the store of the directory ``home``, made (mode 0700) if it is missing.
 
-        A bucket is claimed for it (see `bucket_claim`), except without ``claim``; then nothing may be written.
+        A bucket is claimed for it (see `bucket_claim`), unless ``claim`` is false: then nothing may be written.
         ``becoming``: it is the target of a copy, in any state, and is not claimed yet.
 
         The settings give the places of objects and catalog. Raises `StorageError`, `LockedError`, `FormatError` for a

@@ -1,8 +1,8 @@
 """Copies a whole store: its objects to another place, and its catalog to another one; verified, and resumable.
 
-The source is only read. Collection waits meanwhile; checkpoints go on, and are in the copy if they existed when the
-catalog was copied. After a kill at any point, repeating the copy continues it: existing objects are not copied again,
-and the catalog's rows come in one transaction. An incomplete copy cannot be opened.
+The source is only read. No collection can begin meanwhile; checkpoints go on, and are in the copy if they existed when
+the catalog was copied. After a kill at any point, repeating the copy continues it: existing objects are not copied
+again, and the catalog's rows come in one transaction. An incomplete copy cannot be opened.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def copy_store(
     """Copy all of ``source`` into ``target``, another store with a catalog of its own; every byte is read back there.
 
     Raises `RefusedError` (code ``not_empty``) if the target is neither new nor the same copy, `LockedError` while a
-    collection or a verification runs in the source, `IntegrityError` for damage, and as `check_encryption` if an
-    earlier attempt at the copy has another key.
+    collection or a verification runs in the source, `IntegrityError` if the copy differs from the
+    saved content, and as `check_encryption` if an earlier attempt at the copy has another key.
     """
     identity = begin(source, target, random)
     if identity.copied:

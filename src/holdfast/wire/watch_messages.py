@@ -49,7 +49,7 @@ class WatcherState(NamedTuple):
     """The workspace's path, as `display` shows it."""
     backend: str
     limits: str | None
-    """The limits of the backend's notice."""
+    """The changes that the backend cannot notice."""
     started_at: int
     """Microseconds since 1970-01-01 UTC."""
     paused: bool

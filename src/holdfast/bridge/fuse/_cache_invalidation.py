@@ -95,7 +95,7 @@ class CacheInvalidator:
                 if news[0]:  # (nothing else reports a change to a cached miss)
                     self._tell_of(directories, *news)
                 if self._news.empty():
-                    directories.close()  # (it may have another path the next time)
+                    directories.close()  # (an open one may have another path the next time)
         finally:
             directories.close()
 

@@ -136,8 +136,8 @@ class LiveListing:
     __slots__ = ("_cached", "_fd", "_good_for", "may_be_kept")
 
     def __init__(self, cached: CachedListing, fd: int, good_for: float) -> None:
-        """``fd`` is borrowed. Replies are valid for ``good_for`` seconds: so long the attributes of each entry in the
-        kernel are enough for a second look.
+        """``fd`` is borrowed. Replies are valid for ``good_for`` seconds: for that time the kernel answers from its
+        attributes of each entry when a process looks at it again.
         """
         self._cached = cached
         self._fd = fd

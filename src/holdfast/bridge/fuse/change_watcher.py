@@ -1,7 +1,7 @@
 """Sees changes made in a served tree other than through the mount, so that the kernel is told at once.
 
-Only fanotify reports the thread: the server knows its own changes already, but not those of other parts of its process
-(the keeper's undo, another mount of the tree). Needs the privilege for fanotify.
+Uses fanotify alone, as only that reports the thread: the server knows its own changes already, but not those of other
+parts of its process (the keeper's undo, another mount of the tree). Needs the privilege for fanotify.
 """
 
 from __future__ import annotations

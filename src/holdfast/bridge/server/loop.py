@@ -135,7 +135,7 @@ class FuseServer:
 
     def settle(self, timeout: float, waiting: Callable[[], int]) -> bool:
         """Wait, at most ``timeout`` seconds, until all requests up to now are answered, except slow ones; returns
-        whether they are. ``waiting`` says how many threads wait for who calls this.
+        whether they are. ``waiting`` returns the number of threads that wait for the caller of this.
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:

@@ -233,7 +233,7 @@ def let_go(descriptor: int) -> None:
     asked = select.poll()
     asked.register(descriptor, select.POLLOUT)
     if asked.poll(0):
-        return  # it is writable, and a reader has not yet seen the last count
+        return  # it is writable, and the front end must still see the count
     try:
         os.preadv(descriptor, [bytearray(8)], -1, os.RWF_NOWAIT)
     except BlockingIOError:

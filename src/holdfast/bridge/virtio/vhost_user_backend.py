@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 LARGEST_REQUEST: Final = (1 << 20) + (1 << 17)
-"""A write, with its header and the largest attribute beside it; a guest that sends more has broken its ring."""
+"""Size of a write, with its header and the largest attribute beside it; a guest that sends more has broken its ring."""
 _ONCE: Final = select.EPOLLIN | select.EPOLLET
 _EVENTS: Final = (Request.SET_VRING_KICK, Request.SET_VRING_CALL, Request.SET_VRING_ERR)
 _LET_GO_SECONDS: Final = 0.05

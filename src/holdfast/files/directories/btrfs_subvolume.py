@@ -102,7 +102,7 @@ def snapshot_subvolume(source: bytes, target: bytes, *, read_only: bool, without
     absent = tuple(without)
     with _opened(source) as source_fd, _opened(os.path.dirname(target)) as parent:
         name = os.path.basename(target)
-        # (If no work is left, it is read-only from the beginning: each change takes a commit.)
+        # (One to be ``read_only`` is so from the beginning, if no work is left: each change takes a commit.)
         done = not _inner(source_fd) and not any(_has(source_fd, path) for path in absent)
         _take(source_fd, parent, name, read_only=read_only and done)
         with _opened(target) as fd:

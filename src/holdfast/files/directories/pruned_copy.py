@@ -98,7 +98,7 @@ def _entries(fd: int) -> list[tuple[bytes, bool]]:
 
 
 def _holds_something(fd: int, name: bytes) -> bool:
-    """Whether a directory has an entry that is no directory, or is unreadable."""
+    """Whether anything but directories is below a directory. True if one of them is unreadable."""
     left = [name]
     while left:
         path = left.pop()

@@ -1,4 +1,4 @@
-"""Filling a stat index with the certain content of a directory, so that no scan must examine it."""
+"""Filling a stat index with the known content of a directory, so that no scan must examine it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def seed(index: StatIndex, lower: LowerTree, source: bytes, path: bytes, above: 
     """Enter the content of ``lower`` below ``source`` as the content below ``path``, under the rules ``above``.
 
     The index has no entry below ``path`` yet. If it is empty, and labelled with the manifest of ``lower``, and ``path``
-    is the root, excluded paths are noted as gone; otherwise all other paths are noted as new.
+    is the root, excluded paths are noted as gone; otherwise all paths that are not excluded are noted as new.
     """
     index.close()
     found = _grouped(lower, source)

@@ -86,8 +86,8 @@ def is_written(fd: int) -> bool:
 
 @contextmanager
 def exclusive_lease(fd: int) -> Generator[bool]:
-    """For the length of the block, a process that opens the regular file ``fd`` (open for writing) waits for its end; a
-    non-blocking open gets EAGAIN.
+    """For the length of the block, a process that opens the regular file ``fd`` (open for writing) waits until the
+    block ends; a non-blocking open gets EAGAIN.
 
     False, without effect, if there is no lease: a process has the file open, it belongs to others, or the file system
     has no leases.
@@ -123,7 +123,7 @@ def _hands_on(fd: int, known: dict[int, bool] | None) -> bool:
     """True if the file's mappings may be those of another file."""
     device = os.fstat(fd).st_dev
     if os.major(device):
-        return False  # its device is its own, as for most files: no need to ask
+        return False  # the file system has a device of its own, as most have: no need to ask
     found = None if known is None else known.get(device)
     if found is None:
         from holdfast.files.linux import syscalls

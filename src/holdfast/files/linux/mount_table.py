@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.model.fast_namedtuple import NamedTuple
 
 _REMOTE = frozenset(b"nfs nfs4 cifs smb3 smbfs 9p ceph afs ncpfs vboxsf lustre gpfs prl_fs".split())
-"""File systems that others change unknown to this kernel, which then makes no events."""
+"""File systems that others can change without this kernel's knowledge: it then makes no events."""
 
 
 class Mount(NamedTuple):

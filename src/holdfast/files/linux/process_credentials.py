@@ -72,7 +72,9 @@ def read_status(dir_fd: int) -> ThreadStatus:
 
 
 class NamespaceIds(NamedTuple):
-    """The ids of a thread and its process in each pid namespace, from that of the ``/proc`` read to their own."""
+    """The ids of a thread and its process in each pid namespace, from the one of the ``/proc`` that was read to
+    their own.
+    """
 
     processes: tuple[int, ...]
     threads: tuple[int, ...]
@@ -126,7 +128,7 @@ class thread_umask:  # noqa: N801 - used as a function; a generator would take s
         self._umask = os.umask(self._umask)
 
     def __exit__(self, *_: object) -> None:
-        """Restore the previous credentials."""
+        """Restore the previous umask."""
         os.umask(self._umask)
 
 

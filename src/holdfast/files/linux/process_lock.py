@@ -40,7 +40,7 @@ def exclusive(path: bytes, *, timeout: float, clock: Clock, what: str) -> Genera
     try:
         _wait(fd, timeout, clock, what)
         while not _is_at(fd, path):
-            # Its holder removed it: the lock is on the present file.
+            # Its holder removed it: the lock to hold is that of the present file.
             os.close(fd)
             fd = -1
             fd = _open(path)

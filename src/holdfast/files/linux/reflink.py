@@ -90,7 +90,8 @@ def can_share(one: bytes, other: bytes) -> bool:
 class SharedFile:
     """The content of an open file, whose blocks a new file may share; ``stored`` gives the same content, verified.
 
-    A normal `Content` for users of only its pieces. `close`, or the end of the pieces, closes the descriptor.
+    For users that want only its pieces it is a `Content` like any other. `close`, or the end of the pieces, closes the
+    descriptor.
     """
 
     def __init__(self, fd: int, stored: Iterator[bytes]) -> None:
@@ -115,8 +116,8 @@ class SharedFile:
         """Share the content with the new, empty file ``fd`` (open for reading too); True if that is the content of
         ``entry``.
 
-        Otherwise it is empty again. The shared content is read back and verified: the file may have changed since its
-        open.
+        Otherwise it is empty again. The shared content is read back and verified: the file may have changed since it
+        was opened.
         """
         try:
             if os.fstat(self._fd).st_size == entry.size and clone_file(self._fd, fd) and _holds(fd, entry):

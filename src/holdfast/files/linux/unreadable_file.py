@@ -1,4 +1,4 @@
-"""Reads an own file in spite of its mode: without changing that, so that no other process sees it.
+"""Reads a file of one's own in spite of its mode: without changing that, so that no other process sees it.
 
 In a user namespace of its own, the owner has the capability to override modes, for files whose owner and group that
 namespace maps (user_namespaces(7), capabilities(7)). A process that enters one opens the file, and passes the

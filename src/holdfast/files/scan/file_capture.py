@@ -93,7 +93,7 @@ def capture(
     """Look at ``name`` in the open directory, which looked like ``seen`` at ``moment`` or later; None if it is gone.
 
     A mode of 0 in ``seen`` means that it was not examined yet. No link is followed, and only a regular file is opened.
-    Errors of the sink go on.
+    Errors of the sink are passed on.
     """
     try:
         for attempt in range(TRIES):

@@ -137,8 +137,8 @@ _early: _EarlyProcess | None = None
 
 
 def start_early(root: bytes, index: bytes) -> None:
-    """Start a second process on the tree at ``root``, for the first scan of this process; not where it would save no
-    time, or cannot be made. It compares the tree with the present file ``index``.
+    """Start a second process on the tree at ``root``, for the first scan of this process; none is started where
+    it would save no time, or cannot be made. It compares the tree with the present file ``index``.
 
     The caller must call `end_early` at the end.
     """

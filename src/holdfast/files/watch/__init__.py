@@ -40,7 +40,7 @@ class Watcher(DirtySource, Protocol):
 
     @property
     def limits(self) -> str | None:
-        """The limits of its notice, as a sentence for people; None if there are none."""
+        """The changes that it cannot notice, as a sentence for people; None if there are none."""
         ...
 
     def fileno(self) -> int:
@@ -56,7 +56,7 @@ class Watcher(DirtySource, Protocol):
     def refresh(self) -> bool:
         """The answers of ``excluded`` may have changed: ask it again, before the next `drain` answers.
 
-        True if a drain may bring new directories into view that are unwatched until then: then it should be soon.
+        True if the next drain may begin to watch further directories: then it should be soon.
 
         Call this after every scan that followed an answer of everything, as that scan read the rules anew. Directories
         that come into view by it are in the next answer.
@@ -83,9 +83,9 @@ def open_watcher(
 
     ``excluded(directory)`` returns whether nothing in a directory (a relative path) is ever captured. ``poll_interval``
     is in seconds. ``notice`` is called by `drain` with every event, except those by the processes ``passed``, as far as
-    these are known: ``by_thread``, with the thread; ``wanted`` adds to that, where the means support it. Every means
-    that was tried and is unavailable is logged with the reason. Raises `NotFoundError` if there is no such directory,
-    `UnsupportedError` if the given ``backend`` is unavailable.
+    the cause is known; with ``by_thread`` ids are those of threads. ``wanted`` adds events, where the means support it.
+    Every means that was tried and is unavailable is logged with the reason. Raises `NotFoundError` if there is no such
+    directory, `UnsupportedError` if the given ``backend`` is unavailable.
     """
     from holdfast.files.watch.watched_root import WatchedRoot
 

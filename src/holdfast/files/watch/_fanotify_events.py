@@ -46,7 +46,7 @@ def object_of(handle: Handle) -> Identity:
 
 
 def without(buffer: bytes, passed: Container[int]) -> bytes:
-    """The result of one read, without events of the processes ``passed``, except for those on directories."""
+    """The result of one read, without events of the processes ``passed``, except moves and deletions of directories."""
     kept: list[bytes] = []
     at, start, end = 0, 0, len(buffer)
     last, is_passed = -1, False
@@ -68,8 +68,8 @@ def decode(
 ) -> Iterator[Event]:
     """The events in the result of one read (fanotify(7), "Reading fanotify events"); raises `ValueError` on other data.
 
-    Events about files in ``boring`` directories are left out, except writes to ``wanted`` objects: on a busy file
-    system those are nearly all.
+    Leaves out events about files in ``boring`` directories, which are nearly all on a busy file system; but not writes
+    to ``wanted`` objects.
     """
     at, end = 0, len(buffer)
     while at < end:

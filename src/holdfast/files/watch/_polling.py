@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_INTERVAL = 10.0
 _REST = 9
-"""After each look at the tree it rests so many times as long, so that a huge tree costs a tenth of a core."""
+"""The pause after each look at the tree, as a multiple of its length: a huge tree costs a tenth of a core."""
 
 
 class TreeComparison:

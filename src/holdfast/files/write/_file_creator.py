@@ -102,7 +102,7 @@ class FileCreator:
     def create_all(
         self, orders: Sequence[FileOrder], supply: Supply, report: Callable[[int], None]
     ) -> Generator[tuple[FileOrder, Signature | TreeError]]:
-        """Make all of them, in any order. Yields each with its signature, or with its error of the tree.
+        """Make all of them, in any order. Yields each with its signature, or with the tree's error for it.
 
         ``report`` is called with the number made so far. Raises the errors of the supply. Then, or if the iterator is
         closed before its end, only yielded files exist.

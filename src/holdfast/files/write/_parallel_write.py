@@ -80,7 +80,7 @@ def start(portions: Sequence[range], make_files: MakeFiles) -> SecondWriter | No
     """Start a second process that makes some of the files; None where that is impossible.
 
     The files are numbered from 0, and the ``portions`` are their numbers, one range after the other. ``make_files``
-    runs in a copy of this process. It may change only the tree outside the copy. The copy ends if it raises.
+    runs in a copy of this process. Outside the copy it may change only the tree. The copy ends if it raises.
     """
     import mmap
 

@@ -52,7 +52,7 @@ class OpenedDirectories:
 
     def _closed(self, path: bytes) -> int | None:
         """The permissions of a directory that is read-only to its owner, who is this user, or of a missing one that
-        will be; None for others.
+        will be made so; None for others.
         """
         # (Nearly always true. Where a link leads this to another directory, nothing will be changed at all.)
         if os.access(path or b".", os.W_OK, dir_fd=self._root.fd, effective_ids=True):

@@ -479,7 +479,7 @@ class _Work:
         """Delete the removed files and the directories that are empty now, and make everything durable.
 
         One sync is enough for new and removed files: the removed ones are in a checkpoint, and until this returns the
-        caller's journal marks the tree as incomplete.
+        caller's journal marks the tree as possibly incomplete.
         """
         self._empty_trash()
         self._remove_emptied()

@@ -227,7 +227,8 @@ def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: DisplacedFile, *
 
     None on success; ``temporary`` is then the replaced file, if it exists at all, and the caller unlinks it. Otherwise
     the reason, with ``name`` as its last writer left it and the temporary gone. Without the flags of renameat2(2) (or
-    with ``flags=False``) the check comes just before the rename instead of after, and later writes to it are lost.
+    with ``flags=False``) the check comes just before the rename instead of after, and writes after the check
+    are lost.
     """
     ours = identity_of(os.stat(temporary, dir_fd=dir_fd, follow_symlinks=False))
     if flags:

@@ -274,7 +274,7 @@ class WriteBatch:
                         yield PlacedPath(order.change, reason, None)
             self._orders = []
         content = self._creator.content
-        # (A content that syncs all of the device syncs the temporary directories as well.)
+        # (If `content` syncs the whole device, that includes the temporary directories.)
         if not content.covers(self._creator.devices):
             for directory, staged in self._located.values():
                 if staged:

@@ -30,7 +30,7 @@ def cursor(transaction: Transaction, tenant: int, workspace: WorkspaceId) -> Cur
 def check_cursor(workspace: WorkspaceId, rows: Sequence[Row], expected: Cursor) -> Row:
     """The row of a workspace, from the ``rows`` of its query (`ChecksummedTable.question`).
 
-    Raises `NotFoundError` without one, `RefusedError` with code ``moved`` if its position is another by now.
+    Raises `NotFoundError` if there is none, `RefusedError` with code ``moved`` if its position is another by now.
     """
     if not rows:
         raise NotFoundError(f"no workspace {workspace}")

@@ -158,8 +158,8 @@ class Catalog:
         every child of a new page to which no page of the parent's manifest refers. With an event the cursor moves to
         it; without one only the head moves, and for an imported checkpoint nothing.
 
-        Raises `VanishedError` if a required blob has been collected, `RefusedError` with code ``moved`` if the cursor
-        is not ``expected`` any more, `NotFoundError` if the parent or the workspace is gone.
+        Raises `VanishedError` if a required blob or pack has been collected, `RefusedError` with code ``moved`` if the
+        cursor is not ``expected`` any more, `NotFoundError` if the parent or the workspace is gone.
         """
         return self._committer.commit(commit)
 
@@ -361,7 +361,7 @@ class Catalog:
         return blob_locations.locate(self.database, self.tenant, self.name, hashes)
 
     def newest_pack(self) -> str | None:
-        """The key of the newest object that holds packs; None without one."""
+        """The key of the newest object that holds packs; None if there is none."""
         with self.database.reading(once=True) as transaction:
             row = transaction.one(
                 "SELECT key FROM packs WHERE tenant = ? AND spared_until = 0 ORDER BY number DESC LIMIT 1",
@@ -422,7 +422,7 @@ class Catalog:
         return row[0]
 
     def pinned_root(self, checkpoint: CheckpointId) -> Hash | None:
-        """The root that was pinned for a checkpoint, even if that was forgotten; None without one."""
+        """The root that was pinned for a checkpoint, even if that was forgotten; None if none is."""
         with self.database.reading(once=True) as transaction:
             row = transaction.one(
                 "SELECT root FROM pins WHERE tenant = ? AND checkpoint = ? LIMIT 1", (self.tenant, checkpoint)

@@ -26,8 +26,8 @@ class Protection(NamedTuple):
 
     kind: Literal["head", "fork", "chain", "pin", "session", "merged"]
     """The state of a live workspace; the origin of a live fork; between that and the fork's head; pinned; the tree of a
-    kept session state, or of a command in a session's journal; the last merged state of another live workspace, to
-    which the next merge compares.
+    kept session state, or of a command in a session's journal; the state that another live workspace merged
+    last, since which its next merge looks for changes.
     """
     by: str
     """The workspace's path for people to read, the pin's reason, or the session's id."""

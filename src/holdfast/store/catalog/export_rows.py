@@ -72,7 +72,7 @@ class ExportRows:
             return self._get(transaction, name)
 
     def of_workspace(self, workspace: WorkspaceId) -> ExportRow | None:
-        """The export of a workspace; None without one."""
+        """The export of a workspace; None if it has none."""
         found = self._find("AND workspace = ?", workspace)
         return found[0] if found else None
 

@@ -50,7 +50,9 @@ class ReapplyRow(NamedTuple):
 
 
 class ReapplyRows:
-    """The changes to apply anew, of one tenant. Every method is one transaction, durable at its end. Microseconds."""
+    """The changes to apply anew, of one tenant. Every method is one transaction, durable when it returns. Times are
+    microseconds.
+    """
 
     __slots__ = ("_database", "_tenant", "_values")
 
@@ -177,7 +179,7 @@ class ReapplyRows:
         return [self._opened(row) for row in rows]
 
     def take(self, now: int, held_until: int, holder: str, workspace: WorkspaceId | None = None) -> ReapplyRow | None:
-        """Give the oldest free one to ``holder``, until ``held_until``; None without one.
+        """Give the oldest free one to ``holder``, until ``held_until``; None if there is none.
 
         With ``workspace`` only of merges into that one.
         """

@@ -29,8 +29,8 @@ def hand_over(
     transaction: Transaction, tenant: int, going: Sequence[StoredCheckpoint], *, began_with: bool
 ) -> list[StoredCheckpoint]:
     """Give states that their session releases to another session whose history passes through them, without their
-    trees; the others belong to none. ``began_with``: only to a session that began after the state was made, so that no
-    session gets its own released states back.
+    trees; returns the others, which belong to none. ``began_with``: only to a session that began after the state was
+    made, so that no session gets its own released states back.
     """
     heirs = _heirs(transaction, tenant, going, began_with=began_with) if going else {}
     with changing(transaction, SESSION_CHECKPOINTS, tenant, list(heirs)):
@@ -164,7 +164,7 @@ class SessionRows:
     # --- journals ---
 
     def journal(self, name: SessionId) -> JournalRow:
-        """A session's journal; raises `NotFoundError` without one."""
+        """A session's journal; raises `NotFoundError` if it has none."""
         with self._database.reading() as transaction:
             return self._journal(transaction, name)
 

@@ -67,7 +67,9 @@ class TextCipher:
         return b64encode(sealed_values.seal(value, f"{table} {column} {row}", self._catalog.keys.current)).decode()
 
     def open(self, table: str, column: str, row: str, stored: str) -> str:
-        """The argument of `seal`; `UNREADABLE` where `read` raises: a lost text must not keep a user from contents."""
+        """The argument of `seal`; `UNREADABLE` where `read` raises: a lost text must not keep a user from the
+        content.
+        """
         if not stored.startswith(_MAGIC):
             return stored  # `verify` reports it where all are encrypted
         try:

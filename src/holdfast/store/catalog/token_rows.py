@@ -79,7 +79,7 @@ class TokenRows:
 
 
 def find_token(database: Database, name: str) -> tuple[str, TokenRow] | None:
-    """The token with an id, and its tenant's name; None without one, or if its row is damaged.
+    """The token with an id, and its tenant's name; None if there is none, or its row is damaged.
 
     Only this function finds a tenant by a client's word: the secret decides whether that is valid.
     """

@@ -69,7 +69,7 @@ class ValueCipher:
 def encrypt_stored(catalog: Catalog) -> None:
     """Encrypt the unencrypted values; in SQLite, leave no trace of them in its files.
 
-    After a kill, the same call continues. Raises `StorageError` without room for that, `LockedError`.
+    After a kill, the same call continues. Raises `StorageError` if there is no room for that, `LockedError`.
     """
     if isinstance(catalog.database, SqliteDatabase):
         catalog.database.overwrite_deleted()

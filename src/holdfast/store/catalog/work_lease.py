@@ -68,7 +68,8 @@ process takes them over.
 def _owner() -> str:
     """The owner of one lease, from when it is acquired until it is released: the process, and 16 hex digits."""
     boot, _, rest = this_process().partition(" ")
-    # A process that does not know these takes the lease for another machine's, not for a dead process's.
+    # The digits follow the boot: a process of an older version takes the owner for another machine's, and not for a
+    # process that has ended.
     return f"{boot}/{secrets.token_hex(8)} {rest}"
 
 
@@ -111,7 +112,7 @@ class Lease:
     def acquire(self) -> None:
         """Acquire or renew it; raises `LockedError` if another process that may still run has it.
 
-        On a read-only home every process has it: none can do the work.
+        If the catalog is read-only every process has it: none can do the work.
         """
         if self._database.read_only:
             return

@@ -2,7 +2,7 @@
 
 SQLite reserves a block in every 4 KiB of ``-shm`` by writing one byte there. With smaller blocks the rest are holes,
 and a store into a hole of a full disk kills the process (SIGBUS) instead of failing. So this module fills the holes as
-soon as the file exists, and nothing begins without room for that.
+soon as the file exists, and nothing begins while there is no room for that.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _is_filled(catalog: bytes) -> bool:
 
 
 def make(catalog: bytes) -> None:
-    """Make the missing index of ``catalog``, which is about to be opened: empty, and from then on written in place,
-    where the file system needs that flag. Raises `NoRoomError`.
+    """Make the index of ``catalog``, which is about to be opened, if it is missing: empty, and from then on written in
+    place, where the file system needs that flag. Raises `NoRoomError`.
     """
     try:
         fd = os.open(catalog + b"-shm", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

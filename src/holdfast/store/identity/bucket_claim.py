@@ -166,7 +166,7 @@ def check(bucket: RemoteObjects, tenant: str, store: str) -> None:
 
 
 def holder_of(bucket: RemoteObjects, tenant: str) -> BucketClaim | None:
-    """The present claim; None without one."""
+    """The present claim; None if there is none."""
     for info in sorted(bucket.list(prefix(tenant)), key=lambda info: (not info.key.endswith(f"/{OWNER}"), info.key)):
         try:
             return _read(bucket, info.key)

@@ -23,7 +23,7 @@ _TEXT = re.compile(rb"[0-9a-f]{32}\n")
 def identify(home: bytes, random: Callable[[int], bytes]) -> tuple[str, bool]:
     """The number of this home, made if it is missing, as 32 hex digits; and whether this process may write there.
 
-    Durable when it returns. A supervised process may not write the home, nor, by this rule, the catalog. Raises
+    Durable when it returns. A supervised process may not write the home, and so not the catalog either. Raises
     `StorageError`, and `IntegrityError` for an invalid file.
     """
     path = os.path.join(home, NAME)

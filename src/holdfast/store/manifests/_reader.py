@@ -68,7 +68,7 @@ class PageCache:
         return [found[name] for name in hashes]
 
     def keep(self, pages: Mapping[Hash, Page]) -> None:
-        """Add pages that were decoded, or made, by others: they are needed next."""
+        """Add pages that were decoded, or made, elsewhere: they are needed next."""
         kept = self._kept
         for name, page in pages.items():
             kept[name] = page

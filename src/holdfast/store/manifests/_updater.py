@@ -119,8 +119,8 @@ T = TypeVar("T")
 def update(pages: PageSource, root: Hash, changes: Mapping[bytes, Entry | None]) -> BuiltManifest:
     """The manifest ``root`` with ``changes``: an entry is set at its path, None removes the path.
 
-    The root is the one that `build` gives for the resulting entries. Reads the changed pages and their parents, and
-    sometimes a neighbour. A change without effect is allowed. Raises as `build`.
+    The root is the one that `build` gives for the resulting entries. Reads the changed pages, all pages above
+    them, and sometimes a neighbour. A change without effect is allowed. Raises as `build`.
     """
     tree = Tree(pages, root)
     paths = sorted(changes)

@@ -64,7 +64,7 @@ class OrderedManifest:
         self._root = root
 
     def find(self, path: bytes) -> int:
-        """The position of the first entry whose path is not before ``path``; `count` without one."""
+        """The position of the first entry whose path is not before ``path``; `count` if there is none."""
         page, name, first = self._top, self._root, 0
         while isinstance(page, Inner):
             branch = self._branch(page, name)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAGIC = b"HFCRYP"
 VERSION = 1
 CHUNK_BYTES = 1 << 16
-"""Bytes of content in each chunk except the last, which has 1 or more; an empty object has no chunk."""
+"""Bytes of content in each chunk except the last, which has from 1 to as many; an empty object has no chunk."""
 TAG_BYTES = 16
 KEY_BYTES = 32
 KEY_ID_BYTES = 16
@@ -151,7 +151,9 @@ class Opener:
         self._cipher = cipher_of(opened(cipher_of(key.wrapping), nonce, wrapped, front + name.encode(), name, "header"))
 
     def chunk(self, number: int, stored: bytes, *, last: bool) -> bytes:
-        """The content of a chunk; raises `IntegrityError` unless it is complete and has this number and position."""
+        """The content of a chunk; raises `IntegrityError` unless it is complete, has this number, and is the last or
+        not as ``last`` says.
+        """
         nonce = _NUMBER.pack(number, last)
         return opened(self._cipher, nonce, stored, None, self._name, f"chunk {number}")
 

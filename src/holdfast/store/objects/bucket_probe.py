@@ -74,8 +74,8 @@ def conditional_writes(bucket: RemoteObjects, tenant: str, random: Callable[[int
 
 
 def probe(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) -> ProbeResult:
-    """Try everything; raises nothing for failures. After a failed step, none is tried. Objects of concurrent trials are
-    not touched.
+    """Try everything; raises nothing for failures. After a failed step, no further one is tried. Objects of concurrent
+    trials are not touched.
     """
     key = f"probe/{tenant}/{random(16).hex()}"
     steps: list[ProbeStep] = []

@@ -327,7 +327,7 @@ class RemoteObjects:
 
 
 _READS = 3
-"""How often truncated or wrong data is requested again."""
+"""How often data is requested, at most, that arrives truncated or wrong."""
 
 
 class _RemoteUpload:

@@ -1,7 +1,7 @@
 """Verification: checks the catalog against the objects, down to the bytes on request, and reports damage.
 
-Collection waits meanwhile, unless the disk is too full to record that; checkpoints, restores and forgets go on. The
-whole catalog is read in one transaction and checked as of then.
+No collection can begin meanwhile, unless the disk is too full to record that; checkpoints, restores and forgets go on.
+The whole catalog is read in one transaction and checked as of then.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class LogNames(Protocol):
 
 
 class Credited:
-    """Acts with the credentials of callers that the kernel found to be permitted."""
+    """Acts with the credentials of callers, whose permission was checked before."""
 
     def __init__(self) -> None:
         self._own = own_status().credentials

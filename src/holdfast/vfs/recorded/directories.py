@@ -81,7 +81,7 @@ class RecordedListing(OpenDescriptor):
             for number, entry in enumerate(self._entries):
                 if entry.offset == offset:
                     return number + 1
-        # (A handle may be asked for the rest of another handle's listing, and be kept.)
+        # (A handle may be asked for the rest of a listing that another handle began, and that was cached.)
         os.lseek(self.fd, offset, os.SEEK_SET)
         self._start, self._entries = offset, ()
         return 0

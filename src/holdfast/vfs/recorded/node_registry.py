@@ -100,7 +100,7 @@ class NodeRegistry:
         self._reach = NodeAccess(root_fd, own, self._nodes, self.paths)
         self._written: Counter[int] = Counter()
         self._mapped: dict[int, os.stat_result] = {}
-        """Files that may be written to through mappings that have outlived its handles, by node."""
+        """Files that may be written to through mappings that have outlived their handles, by node."""
         self._lock = threading.Lock()
 
     def close(self) -> None:

@@ -350,7 +350,7 @@ class Session(Generic[Kept]):
         if entry is not None:
             entry.changing = changes
             if header.type in _ENDING:
-                # At once, independent of the result: clients reuse the number even after an error.
+                # At once, whatever the result: clients reuse the number even after an error.
                 del self._fids[number]
                 entry.known = False
         request = Request(header, body, entry, second)

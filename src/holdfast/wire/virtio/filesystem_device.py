@@ -11,7 +11,7 @@ from typing import Final
 from holdfast.model.errors import UsageError
 
 HIGH_PRIORITY_QUEUE: Final = 0
-"""FORGET, BATCH_FORGET and INTERRUPT: they need no room for a reply, and do not wait after others."""
+"""FORGET, BATCH_FORGET and INTERRUPT: they need no room for a reply, and do not wait behind others."""
 FIRST_REQUEST_QUEUE: Final = 1
 TAG_BYTES: Final = 36
 _CONFIG: Final = struct.Struct("<36sI")
