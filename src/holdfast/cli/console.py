@@ -247,7 +247,11 @@ class Console:
         set_sender(level, begin)
 
     def paths(self, workspace: Workspace, given: Iterable[str | bytes]) -> list[bytes]:
-        """PATH arguments as paths in the workspace: relative to the current directory, if that is inside it."""
+        """PATH arguments as paths in the workspace: relative to the current directory, if that is inside it.
+
+        Outside of it they are relative to the workspace's root. The root itself is the empty path. Raises
+        `UsageError` for a path that lies outside.
+        """
         wanted = [os.fsencode(path) for path in given]
         if not wanted:
             return []
@@ -257,6 +261,8 @@ class Console:
     def with_paths(self, workspace: Workspace, given: Sequence[str], work: Callable[[list[bytes]], T]) -> T:
         r"""Call ``work`` with the `paths` of the arguments; if they do not exist, with the paths that are printed in
         that form.
+
+        ``caf\xe9`` is then the file whose name has that byte, and the path is relative to the workspace's root.
         """
         try:
             return work(self.paths(workspace, given))

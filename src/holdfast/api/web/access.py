@@ -244,7 +244,7 @@ def _given_again(body: bytes, receive: Receive) -> Receive:
 
 
 class _Headers:
-    """The headers of a request. A header that occurs twice counts as missing."""
+    """The headers of a request. A header that occurs twice counts as an empty one, not as missing."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self._all: dict[str, list[str]] = {}

@@ -297,7 +297,7 @@ class Exports:
         return real
 
     def _workspace_at(self, real: bytes) -> WorkspaceId:
-        """The workspace in this directory, which is made if it is missing."""
+        """The workspace in this directory; a directory that is none becomes one."""
         self._refuse_overlapping(real)
         context, _ = self._opener.init(real)
         return context.workspace.id
