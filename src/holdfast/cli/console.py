@@ -80,8 +80,8 @@ class Console:
 
     def answer_paged(self, lines: Iterable[str], *, pager: bool) -> None:
         """Print the requested output through a pager, if ``pager`` is true and standard output is a person's terminal.
-        The pager is the program in ``$HOLDFAST_PAGER`` or ``$PAGER``, split at spaces (empty or ``cat``: none), else
-        less. The user may quit it early.
+        The pager is the program in ``$HOLDFAST_PAGER`` or ``$PAGER``, split as by a shell (empty or ``cat``: none),
+        else less. The user may quit it early.
         """
         command = None
         if pager and not self.json and is_terminal(sys.stdout):

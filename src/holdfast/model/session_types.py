@@ -230,7 +230,7 @@ class MergeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     target: CheckpointId
     """A checkpoint of the workspace."""
     message: str
-    """The message of the new state, also for the journal."""
+    """The message of the state that results."""
     at: int
     event: int
     """The newest event in the workspace's history when it began."""

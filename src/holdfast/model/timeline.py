@@ -59,7 +59,7 @@ class TimelineItem(NamedTuple):
     which they were given.
     """
     text: str = ""
-    """The message, the prompt, or the description of a held operation."""
+    """The message, the prompt, the words from which a command was generated, or the description of a held operation."""
     command: str = ""
     """The command line; of an undo or a redo that of the steps, if all are of one."""
     checkpoint: CheckpointId | None = None

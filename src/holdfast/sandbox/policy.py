@@ -96,7 +96,7 @@ class FileAccess(NamedTuple):
     visible: tuple[bytes, ...] = ()
     """Paths that are visible although ``credentials`` includes them; in the user's home, also over the box's own."""
     home: PrivateHome | None = None
-    """None: an ordinary directory, as it also is if it is in the workspace, or in a ``writable`` directory."""
+    """None: an ordinary directory. It is one also where the workspace, or a ``writable`` path, contains it."""
     devices: tuple[bytes, ...] = ()
     """Device files with the user's outside permissions, besides the harmless ones."""
 

@@ -168,8 +168,8 @@ class Exports:
 
     def roots_of_others(self, row: ExportRow, roots: Sequence[bytes]) -> list[bytes]:
         """The directories below which only other tenants may make exports, and that have contents other than this
-        export: though unserved, these are the others'. ``roots`` are the places where the client may make exports as
-        well. Directories with programs belong to all.
+        tenant's: though not served, these are the others' to serve. ``roots`` are the places where the client may make
+        exports as well. Directories with programs belong to all.
         """
         at = self.path_of(row)
         allowed = [os.path.realpath(root) for root in roots]

@@ -278,7 +278,7 @@ def included_for(source: UserRepository, directory: bytes) -> list[str]:
     everywhere = _origins(nowhere)
     found: list[str] = []
     for origin in _origins(Git(source.work_tree or source.own, git_dir=source.own, seconds=QUICK_SECONDS)):
-        # A file that one of them includes itself comes with it, if that is after the files that came before.
+        # A file that an earlier one of them includes comes with that one, in its place.
         if origin not in everywhere and not any(origin in _parts(nowhere, os.fsencode(each)) for each in found):
             found.append(origin)
     return found
