@@ -166,7 +166,7 @@ def _tell_changed(told: ExportListener, tenant: str, export: str, paths: Iterabl
 
 
 def _is_temporary(path: bytes) -> bool:
-    """Whether it is a temporary that a restore renames into place."""
+    """Whether it is a temporary file that a restore renames into place."""
     return path.rpartition(b"/")[2].startswith(TEMPORARY_PREFIX)
 
 

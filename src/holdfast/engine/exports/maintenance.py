@@ -185,8 +185,8 @@ class Maintenance:
         self._look_now.set()
 
     def stop(self) -> list[str]:
-        """Save the unsaved changes of automatic exports, and end; returns those that could not be saved, with the
-        reasons.
+        """Save the unsaved changes of exports that save automatically, and end; returns those that could not be saved,
+        with the reasons.
 
         Idempotent.
         """
