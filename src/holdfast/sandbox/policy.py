@@ -88,7 +88,7 @@ class FileAccess(NamedTuple):
     readable: tuple[bytes, ...] = ()
     """Directories that are always visible, except hidden parts, and never writable."""
     origin: bytes = b""
-    """A directory that is shown at the workspace's path instead of the workspace; empty: none."""
+    """A directory that is shown at the workspace's path in its place; empty: the workspace itself is."""
     lent: tuple[bytes, ...] = ()
     """Directories and files that are visible although a parent is secret or hidden, and never writable."""
     credentials: tuple[bytes, ...] = ()
