@@ -83,7 +83,7 @@ def similar_name(name: str, own: Collection[str], absent: Mapping[str, str] = Ma
     for one in (name, *OTHER_NAMES.get(name, ())):
         if one in absent:
             return absent[one]
-        # For an unknown field of an object, the object itself may have the name of that field alone.
+        # For a name such as `object.field`: if the unknown field is in that object itself, `field` alone is the name.
         for meant in (one, one.rpartition(".")[2]):
             if meant.partition(".")[0] in own:
                 return f"it is called {meant} here"

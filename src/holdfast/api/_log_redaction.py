@@ -70,7 +70,7 @@ class Vocabulary(NamedTuple):
 
 
 def vocabulary(schemas: Iterable[object], names: Iterable[str] = (), words: Iterable[str] = ()) -> Vocabulary:
-    """The vocabulary of some JSON Schemas, and ``more``."""
+    """The vocabulary of some JSON Schemas, with more ``names`` and ``words``."""
     found = list(schemas)
     known, said = {*names, *TEXTS, *WORDS, *OBJECTS, *_OF_FAILURES}, {*words}
     while found:

@@ -80,8 +80,8 @@ class Console:
 
     def answer_paged(self, lines: Iterable[str], *, pager: bool) -> None:
         """Print the requested output through a pager, if ``pager`` is true and standard output is a person's terminal.
-        The pager is the program in ``$HOLDFAST_PAGER`` or ``$PAGER``, split at spaces (empty or ``cat``: none), else
-        less. The user may quit it early.
+        The pager is the program in ``$HOLDFAST_PAGER`` or ``$PAGER``, split as by a shell (empty or ``cat``: none),
+        else less. The user may quit it early.
         """
         command = None
         if pager and not self.json and is_terminal(sys.stdout):
@@ -247,7 +247,11 @@ class Console:
         set_sender(level, begin)
 
     def paths(self, workspace: Workspace, given: Iterable[str | bytes]) -> list[bytes]:
-        """PATH arguments as paths in the workspace: relative to the current directory, if that is inside it."""
+        """PATH arguments as paths in the workspace: relative to the current directory, if that is inside it.
+
+        Outside of it they are relative to the workspace's root. The root itself is the empty path. Raises
+        `UsageError` for a path that lies outside.
+        """
         wanted = [os.fsencode(path) for path in given]
         if not wanted:
             return []
@@ -257,6 +261,8 @@ class Console:
     def with_paths(self, workspace: Workspace, given: Sequence[str], work: Callable[[list[bytes]], T]) -> T:
         r"""Call ``work`` with the `paths` of the arguments; if they do not exist, with the paths that are printed in
         that form.
+
+        ``caf\xe9`` is then the file whose name has that byte, and the path is relative to the workspace's root.
         """
         try:
             return work(self.paths(workspace, given))

@@ -72,7 +72,7 @@ class HistoryEvent(NamedTuple):
     """The state that the tree was in afterwards."""
     previous: int | None
     """The event whose state this one replaced: `undo` returns to it. None for the first event, and for events that made
-    no state of their own: beginnings of runs, prompts without changes before them, and undo or redo to an older state.
+    no state of their own: beginnings of runs, prompts without changes before them, undo and redo to an existing state.
     """
     ahead: int | None = None
     """On a state that an undo has made: the event whose state it was undone from, to which `redo` leads. On a prompt

@@ -45,7 +45,7 @@ class CheckpointResult(NamedTuple):
 
 
 class Status(NamedTuple):
-    """The differences between the tree and its last checkpoint."""
+    """The differences between the tree and the checkpoint that it is at."""
 
     workspace: bytes
     last_checkpoint: Checkpoint | None

@@ -153,7 +153,7 @@ class UnsupportedError(HoldfastError):
 
 class ChannelError(HoldfastError):
     """The remote executor of commands is gone, does not answer, or violates the protocol (exit 1). Its channel is
-    closed.
+    of no further use.
     """
 
     code = "channel"

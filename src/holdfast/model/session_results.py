@@ -36,7 +36,7 @@ class BackgroundProcess(NamedTuple):
     since: int
     """When it began, in microseconds since 1970-01-01 UTC."""
     recoverable: bool = False
-    """Always false: no process can be restored after its end."""
+    """Whether it comes back after its end, as by a restart of the machine: no, as nothing keeps a process's state."""
 
 
 class SessionInfo(NamedTuple):

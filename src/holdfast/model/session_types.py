@@ -68,8 +68,8 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Of each output stream of a command so much is kept: the beginning and the end, with a mark between."""
     triggers: Triggers = Triggers()
     supervised: bool = True
-    """Each command's changes are recorded as a step. Otherwise, and where recording fails, the state is saved before a
-    ``risky`` or ``dangerous`` command.
+    """Each command's changes are recorded as a step. Otherwise, and where recording is impossible, the state is saved
+    before a ``risky`` or ``dangerous`` command.
     """
     isolation: SessionIsolation = "none"
     """Fixed for the session."""
@@ -230,7 +230,7 @@ class MergeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     target: CheckpointId
     """A checkpoint of the workspace."""
     message: str
-    """The message of the new state, also for the journal."""
+    """The message of the state that results."""
     at: int
     event: int
     """The newest event in the workspace's history when it began."""

@@ -59,7 +59,7 @@ class TimelineItem(NamedTuple):
     which they were given.
     """
     text: str = ""
-    """The message, the prompt, or the description of a held operation."""
+    """The message, the prompt, the words from which a command was generated, or the description of a held operation."""
     command: str = ""
     """The command line; of an undo or a redo that of the steps, if all are of one."""
     checkpoint: CheckpointId | None = None
@@ -70,7 +70,7 @@ class TimelineItem(NamedTuple):
     """The run that this is or belongs to, or whose steps were reversed, if all are of one."""
     session: str = ""
     state: str = ""
-    """For a step `StepInfo.state`; for a run ``open`` if its end was not noted, ``killed`` if it has also stopped."""
+    """For a step `StepInfo.state`; for a run without a noted end ``open``, or ``killed`` if it no longer runs."""
     paths: tuple[bytes, ...] = ()
     """Paths of a foreign edit, as far as known, or of a held operation; empty for others: compare their states."""
     exit_code: int | None = None

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 TMP = (b"/tmp", b"/var/tmp")
 SOCKETS = (b"/run", b"/var/run", b"/var/lib/lxd", b"/var/snap/lxd")
-"""Directories of services' sockets, some of which run commands as root: a visible socket can be connected to, however
-read-only it is.
+"""Directories of services' sockets; some services do as root what a client asks. A visible socket can be connected to,
+however read-only it is.
 """
 
 _KERNEL = (

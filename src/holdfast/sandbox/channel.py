@@ -156,8 +156,8 @@ class Channel:
         variables; returns the exit code, and whether a background process still holds its output.
 
         ``identity`` is a number of the host that no command of this channel had before. ``on_output`` is called in this
-        thread, in order for each stream, with pieces that do not end inside a character; while it runs, the command
-        finally blocks. If it raises, the channel is closed.
+        thread, in order for each stream, with pieces that do not end inside a character; if it takes long,
+        the command waits. If it raises, the channel is closed.
 
         Raises `UsageError` for a command that cannot be sent, `RefusedError` (``busy``) while too many commands run,
         `NotFoundError` (``no_directory``) and `HoldfastError` (``cannot_start``) if the shim cannot start it, and

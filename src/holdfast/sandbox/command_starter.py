@@ -35,7 +35,7 @@ MAX_REQUEST_BYTES = 16 << 20
 SECONDS = 10.0
 """For a request, from its first byte on, and for who takes in an answer."""
 LOOK_SECONDS = 1.0
-"""How often the end of background processes is checked that are no children of ours."""
+"""Seconds between checks whether background processes that are no children of ours have ended."""
 MAX_CLIENTS = 64
 """More are hung up on: one process at a time has the session, and asks for one command at a time."""
 _LENGTH = struct.Struct(">I")

@@ -88,7 +88,7 @@ class FileAccess(NamedTuple):
     readable: tuple[bytes, ...] = ()
     """Directories that are always visible, except hidden parts, and never writable."""
     origin: bytes = b""
-    """A directory that is shown at the workspace's path; empty: none."""
+    """A directory that is shown at the workspace's path in its place; empty: the workspace itself is."""
     lent: tuple[bytes, ...] = ()
     """Directories and files that are visible although a parent is secret or hidden, and never writable."""
     credentials: tuple[bytes, ...] = ()
@@ -96,7 +96,7 @@ class FileAccess(NamedTuple):
     visible: tuple[bytes, ...] = ()
     """Paths that are visible although ``credentials`` includes them; in the user's home, also over the box's own."""
     home: PrivateHome | None = None
-    """None: an ordinary directory, as it also is if the workspace, or a ``writable`` path, is in it."""
+    """None: an ordinary directory. It is one also where the workspace, or a ``writable`` path, contains it."""
     devices: tuple[bytes, ...] = ()
     """Device files with the user's outside permissions, besides the harmless ones."""
 

@@ -130,7 +130,7 @@ class _Connection:
         self._signals = signals
         self._has_input = has_input
         self._wants_terminal = terminal is not None and terminal.is_given
-        """The command has used the terminal: it gets it whenever we have it."""
+        """The command has asked for the terminal: it gets it whenever we have it."""
         self._reads_terminal = True
         """Ours has not been hung up."""
         self._stop: tuple[int, float] | None = None
@@ -336,7 +336,7 @@ class _Sink:
 
 
 class _OwnTerminal:
-    """The terminal of this process, opened anew, so that its modes here do not affect other descriptors."""
+    """The terminal of this process, opened anew: only this descriptor is non-blocking, all others still wait."""
 
     def __init__(self, descriptor: int, streams: tuple[StandardStream, ...]) -> None:
         self.streams = streams

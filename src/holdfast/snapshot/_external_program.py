@@ -75,7 +75,7 @@ def execute(
 
 
 def _limited(resources: Mapping[int, int]) -> Sequence[str]:
-    """The prefix of a program that sets these limits, or does not start it."""
+    """The words before a program that set these limits, or else do not start it."""
     if not resources:
         return ()
     set_all = "".join(

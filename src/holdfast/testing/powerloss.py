@@ -2,8 +2,8 @@
 
 The model is the weakest disk that POSIX allows. Only content whose file was synced and directory entries whose
 directory was synced are durable: of later changes, any part may exist and any other be missing. A rename that was not
-synced may show the old name, the new one, both or neither; the replaced file exists until it is synced. The mark of a
-directory is on the disk at once, before all other unsynced changes: to lose one only costs time.
+synced may show the old name, the new one, both or neither; the replaced file exists until the rename is synced. The
+mark of a directory is on the disk at once, before all other unsynced changes: to lose one only costs time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The changes of a process to some files, step by step, and their possible states on a disk after a power loss.
 
 The model is that of `holdfast.testing.powerloss`: content is durable once its file was synced, a directory's entry once
-the directory was, and of all later changes any part may exist, even torn in the middle. After a kill of the process,
-the state is the complete one.
+the directory was, and of all later changes any part may exist, even torn in the middle. A kill of the process alone
+loses nothing: the state is then the complete one.
 """
 
 from __future__ import annotations

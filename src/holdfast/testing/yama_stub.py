@@ -1,4 +1,4 @@
-"""Simulates Yama where the kernel has none: a keeper that may not inspect processes, whoever their parents are.
+"""Simulates Yama where the kernel has none: a keeper that may not inspect processes, whatever their parents are.
 
 A filter fails the calls that Yama fails with ``kernel.yama.ptrace_scope`` of 1; in the keeper alone, so that the
 parents of its trees keep their abilities.

@@ -63,7 +63,7 @@ class SharedHost:
         self._begun: dict[str, list[tuple[HostedDirectory, int]]] = {}
         """By client, the steps that it has begun."""
         self.recovered: list[UndoReport] = []
-        """Steps of killed keepers that were rolled back at the start."""
+        """Steps that killed keepers had left open, and that were rolled back."""
         self.forks = None if forks is None else os.path.realpath(forks)
         self.host = open_host(self._notify)
         if forks is not None:

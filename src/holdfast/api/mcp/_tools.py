@@ -36,8 +36,8 @@ _MOST_DIGITS = 9
 """Of the index of a directory."""
 
 How = Literal["look", "change", "write", "run", "execute"]
-"""For waiting, see `SharedHost`; ``run``: it runs commands itself, and its work is given an event that ends them, and
-the call's activity; ``execute``: by `commands`.
+"""How a call waits for the tool, see `SharedHost`; ``run``: it runs commands itself, and its work is given an event
+that ends them, and the call's activity; ``execute``: by `commands`.
 """
 
 

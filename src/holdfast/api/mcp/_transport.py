@@ -257,4 +257,4 @@ async def _ready(wait: Callable[[int], Awaitable[None]], fd: int) -> None:
     try:
         await wait(fd)
     except PermissionError:
-        await checkpoint()  # poll() cannot wait for a regular file, and writing to one never waits for a reader
+        await checkpoint()  # epoll cannot wait for a regular file, which never makes a process wait

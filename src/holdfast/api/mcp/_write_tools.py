@@ -95,7 +95,7 @@ def undo(_host: SharedHost, hosted: HostedDirectory, request: Undo) -> ToolAnswe
 
 
 def redo(_host: SharedHost, hosted: HostedDirectory, request: Redo) -> ToolAnswer:
-    """Redo what the last undo took back."""
+    """Redo what undo took back."""
     with hosted.workspace() as workspace:
         steps = named_steps(request.step, request.steps)
         return _answer(workspace.redo(request.count, step=steps, dry_run=request.dry_run))

@@ -51,7 +51,7 @@ class TokenSocket:
         return hmac.compare_digest(line.rstrip(b"\r"), self._token)
 
     def accept(self) -> socket.socket | None:
-        """The next client with a valid token; None if there is none."""
+        """The next client of this user or of root, which has not shown the token yet; None if there is none."""
         try:
             connection, _ = self.listener.accept()
         except BlockingIOError:

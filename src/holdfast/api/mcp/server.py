@@ -116,7 +116,7 @@ async def _serve_guest(
     clients: anyio.CapacityLimiter,
     name: str,
 ) -> None:
-    """Admit a client that shows the token. ``strangers`` have not shown theirs yet: they count for no client's place,
+    """Admit a client that shows the token. ``strangers`` have not shown theirs yet: they take no client's place,
     and if there are many, the oldest is disconnected.
     """
     client.set(name)

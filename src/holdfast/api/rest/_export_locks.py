@@ -36,7 +36,7 @@ class ExportTurns:
         self._turns: dict[Key, _Turn] = {}
 
     async def take(self, key: Key, wait: float, *, changing: bool) -> Callable[[], None]:
-        """Wait for a turn, at most ``seconds``; returns the function that ends it. Raises `LockedError` after that."""
+        """Wait for a turn, at most ``wait`` seconds; returns the function that ends it. Raises `LockedError`."""
         turn = self._turns.setdefault(key, _Turn(self._most))
         turn.wanted += 1
         try:

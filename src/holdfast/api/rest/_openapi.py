@@ -75,7 +75,7 @@ def document(endpoints: Sequence[HTTPRouteHandler]) -> Json:
     found["components"]["schemas"] = schemas
     found["components"]["responses"] = {"Problem": _PROBLEM}
     for operation in (one for path in found["paths"].values() for one in path.values()):
-        operation["responses"].pop("400", None)  # Litestar's own handler, which is never routed
+        operation["responses"].pop("400", None)  # Litestar's own answer, which is never sent
         operation["responses"]["default"] = {"$ref": "#/components/responses/Problem"}
         if "requestBody" in operation:
             body = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]

@@ -129,7 +129,7 @@ class CommandLane:
             return True
         if command is None or command.request_id != request_id:
             return False
-        # The step may not have reached the shim yet, which ignores an unknown one.
+        # The command may be on its way to the shim. Until the shim knows its step, nothing can cancel it.
         while not command.over.wait(_PAUSE_SECONDS):
             if command.step is not None and self._hosted.cancel(command.step):
                 return True

@@ -68,7 +68,7 @@ def redo(hosted: HostedDirectory, asked: messages.Redo) -> Reverted:
 
 
 def _count(steps: int | msgspec.UnsetType, *, alone: bool) -> int:
-    """The number of changes to undo; `UsageError` if steps are named as well."""
+    """The number of changes to undo or redo; `UsageError` if steps are named as well."""
     if isinstance(steps, msgspec.UnsetType):
         return 1
     if alone:

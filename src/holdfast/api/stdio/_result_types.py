@@ -114,7 +114,7 @@ class MachineInfo(Object, frozen=True, kw_only=True):
     persistent: bool
     """Its disk stays after the session."""
     memory_bytes: int
-    """The memory of the host that it may use."""
+    """The memory of this host that it uses."""
 
 
 class DirectoryStatus(Object, frozen=True, kw_only=True):
@@ -171,7 +171,7 @@ class BegunStep(Object, frozen=True, kw_only=True):
 
 
 class Discarded(Object, frozen=True, kw_only=True):
-    """The discarded step."""
+    """The result of discarding steps."""
 
     discarded: int | None
     """How many steps, or null."""

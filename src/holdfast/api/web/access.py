@@ -150,7 +150,8 @@ class Gate:
         if origin is not None and origin != f"http://{self._authority}":
             return 403, "Pages of another origin may not ask."
         if scope["path"] == f"{self._access.base}/enter":
-            # The token may come from a page that shows a terminal and previews its links: a HEAD request is no login.
+            # The token may come from any page, such as one that shows a terminal. A HEAD request, as for a preview of a
+            # link, is no login.
             return None if scope["method"] == "GET" else (405, "This address is only read.")
         if headers.one("sec-fetch-site") not in (None, *_OWN_SITES):
             return 403, "Pages of another origin may not ask."
@@ -244,7 +245,7 @@ def _given_again(body: bytes, receive: Receive) -> Receive:
 
 
 class _Headers:
-    """The headers of a request. A header that occurs twice counts as missing."""
+    """The headers of a request. A header that occurs twice counts as an empty one, not as missing."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self._all: dict[str, list[str]] = {}

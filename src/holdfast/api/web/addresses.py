@@ -9,7 +9,7 @@ from holdfast.model.errors import UsageError
 
 
 class Query:
-    """The query of an address, or a form. Of a repeated name the last value counts; an empty value is missing."""
+    """The query of an address, or a form. Of a repeated name the last value counts; an empty one is missing."""
 
     def __init__(self, raw: bytes) -> None:
         self._values: dict[str, bytes] = {}

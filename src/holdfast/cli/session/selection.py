@@ -74,8 +74,8 @@ def choose_session(console: Console, sessions: Sessions, name: str | None) -> st
 def use_session(
     console: Console, name: str | None, agent: str | None = None, *, begins: bool = False
 ) -> Generator[ReachableSession]:
-    """The chosen session (see `choose_session`), for reading; another process may have it open. ``begins``: see
-    `Sessions.open`.
+    """The chosen session (see `choose_session`), for requests that work even while another process has it open.
+    ``begins``: see `Sessions.open`.
     """
     with (
         open_sessions(console, agent) as sessions,

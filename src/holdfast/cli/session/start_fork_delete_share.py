@@ -176,7 +176,7 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.model.answers import sessions as answers
 
-    if arguments.on_branch == "":  # likely an unset variable of a script; ignoring it would fork another state
+    if arguments.on_branch == "":  # an unset variable of a script: HEAD would be detached instead
         raise UsageError("'' is no name for a branch of Git", hint="leave --on-branch out for a detached HEAD")
     with use_session(console, arguments.session, arguments.agent, begins=True) as session:
         made = session.fork(

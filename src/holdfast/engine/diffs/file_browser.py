@@ -206,7 +206,7 @@ def _open_beneath(base: int, path: bytes, flags: int) -> int:
         try:
             return openat2(base, path or b".", flags | os.O_CLOEXEC, _RULES)
         except BlockingIOError:
-            continue  # a rename of a parent raced with the look-up
+            continue  # a rename somewhere else raced with the look-up
         except OSError as error:
             if error.errno != errno.ENOSYS or not flags & os.O_PATH:
                 raise

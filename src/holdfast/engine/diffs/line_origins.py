@@ -1,7 +1,7 @@
 """The change of the history that each line of a file comes from, by comparing consecutive versions of the file.
 
 It goes from a state back over its parents. A line that is in a version and not in the one before comes from the state
-that made that version. Lines of a merged fork come from the merge.
+that made that version. Lines that a merge brought in come from the merge.
 """
 
 from __future__ import annotations

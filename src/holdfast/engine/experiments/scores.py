@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def number_in(output: str) -> float | None:
-    """The number in the last non-empty line of ``output``; None if it is no finite number."""
+    """The last non-empty line of ``output`` as a number; None if it is no finite number."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     try:
         number = float(lines[-1]) if lines else math.nan

@@ -65,7 +65,7 @@ class ExportWorker:
             stack.callback(opener.close)
             exports = Exports(opener)
             if not os.path.isdir(path := exports.path_of(row)):
-                # Searching a moved directory takes seconds: `MissingExportFinder` does it for all exports together.
+                # Searching for a moved directory takes seconds: `MissingExportFinder` does it for all exports together.
                 raise NotFoundError(f"{display(path)} is gone", code=ROOT_GONE)
             context = exports.context(row)
             self._exports, self._row, self.root = exports, row, context.workspace.path
@@ -76,7 +76,7 @@ class ExportWorker:
             # A worker that waits long for the writer of one tree is missing for the others.
             context.adjust_settings(_wait_little)
             setup = setup_from_settings(context, poll_interval=context.settings.serve.poll_interval)
-            # Many exports share processor and memory, and most are saved by requests.
+            # Many exports share processor and memory, and most are saved in other ways.
             setup = setup._replace(prepare=False)
             watcher = _watcher(setup, tree, tenant, row, told)
             self._told, self._tenant = told, tenant
@@ -108,8 +108,8 @@ class ExportWorker:
             self._rest = stack.pop_all()
 
     def turn(self) -> None:
-        """Do the work that is due. While a client listens, changes without kernel events are searched at every
-        interval.
+        """Do the work that is due. While a client listens, changes that the kernel does not report are looked
+        for at every interval.
         """
         self.service.turn()
         if self._differing is None or self.service.stopping or self._clock.monotonic() < self._look_at:
@@ -166,7 +166,7 @@ def _tell_changed(told: ExportListener, tenant: str, export: str, paths: Iterabl
 
 
 def _is_temporary(path: bytes) -> bool:
-    """Whether it is a temporary that a restore renames into place."""
+    """Whether it is a temporary file that a restore renames into place."""
     return path.rpartition(b"/")[2].startswith(TEMPORARY_PREFIX)
 
 

@@ -46,10 +46,10 @@ _Missing = tuple[str, "WorkspaceId"]
 
 
 class MissingExportFinder:
-    """Searches missing directories of exports, so that no request has to wait for that.
+    """Searches for missing directories of exports, so that no request has to wait for that.
 
-    One walk of their file systems searches all of them. Missing ones are searched again, after growing pauses. For one
-    thread.
+    One walk of their file systems looks for all of them. It looks again for those that it does not find, after growing
+    pauses. For one thread.
     """
 
     def __init__(self, open_tenant: Callable[[str], Opener], clock: Clock, retry: Callable[[int], float]) -> None:
@@ -185,8 +185,8 @@ class Maintenance:
         self._look_now.set()
 
     def stop(self) -> list[str]:
-        """Save the unsaved changes of automatic exports, and end; returns those that could not be saved, with the
-        reasons.
+        """Save the unsaved changes of exports that save automatically, and end; returns those that could not be saved,
+        with the reasons.
 
         Idempotent.
         """

@@ -168,8 +168,8 @@ class Exports:
 
     def roots_of_others(self, row: ExportRow, roots: Sequence[bytes]) -> list[bytes]:
         """The directories below which only other tenants may make exports, and that have contents other than this
-        export: though unserved, these are the others'. ``roots`` are the places where the client may make exports as
-        well. Directories with programs belong to all.
+        tenant's: though not served, these are the others' to serve. ``roots`` are the places where the client may make
+        exports as well. Directories with programs belong to all.
         """
         at = self.path_of(row)
         allowed = [os.path.realpath(root) for root in roots]
@@ -297,7 +297,7 @@ class Exports:
         return real
 
     def _workspace_at(self, real: bytes) -> WorkspaceId:
-        """The workspace in this directory, which is made if it is missing."""
+        """The workspace in this directory; a directory that is none becomes one."""
         self._refuse_overlapping(real)
         context, _ = self._opener.init(real)
         return context.workspace.id

@@ -245,7 +245,7 @@ class OwnCheckpoints:
         for workspace in gone:
             for checkpoint in catalog.checkpoints(workspace.id):
                 if not any(reason.hard for reason in protected.get(checkpoint.id, ())):
-                    with suppress(RefusedError):  # a fork of it was made just now
+                    with suppress(RefusedError):  # something came to depend on it just now
                         retry_with_reserve(home, partial(catalog.forget, (checkpoint.id,)))
 
     def _is_in_ours(self, catalog: Catalog, checkpoint: CheckpointId) -> bool:

@@ -62,7 +62,7 @@ class TakenSnapshot(NamedTuple):
 
 
 class Overlaid(NamedTuple):
-    """The view in which a command runs at the workspace's own path."""
+    """The working copy for a command at the workspace's own path."""
 
     prepared: Prepared
     provider: Provider
@@ -135,11 +135,11 @@ class Snapshots:
 
     @contextmanager
     def overlay(self, name: str | None = None, *, provider: str | None = None) -> Generator[Overlaid]:
-        """For the length of the block, a separate view at the workspace's own path, with the contents of the snapshot
-        ``name`` or (None) of the present workspace. Commands enter it by `Prepared.enter`.
+        """For the length of the block, a working copy at the workspace's own path, apart from the workspace, with the
+        contents of the snapshot ``name`` or (None) of the present workspace. Commands find it by `Prepared.enter`.
 
-        Raises as `show`; `UnsupportedError` (``no_provider``) where no provider has this mode, or the snapshot is of
-        another provider.
+        Raises as `show`; `UnsupportedError` (``no_provider``) where no provider has this mode, or the snapshot's
+        provider has not.
         """
         forbid_inside_run(self._context, "a snapshot")
         make_private(self._folder)
@@ -158,7 +158,7 @@ class Snapshots:
             os.close(runs)
 
     def keep(self, overlaid: Overlaid, label: str) -> SnapshotInfo:
-        """Take a snapshot of the view."""
+        """Take a snapshot of the working copy."""
         with self._changing():
             return _info(overlaid.provider, overlaid.provider.snapshot(overlaid.prepared, label))
 
@@ -200,7 +200,7 @@ class Snapshots:
             yield
 
     def _sweep(self) -> None:
-        """Remove the views of killed processes: living ones hold the lock."""
+        """Remove the working copies of killed processes' commands: living processes hold the lock."""
         runs = os.open(os.path.join(self._folder, b"runs.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(runs, fcntl.LOCK_EX | fcntl.LOCK_NB)

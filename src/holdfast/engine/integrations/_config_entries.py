@@ -62,9 +62,9 @@ def remove_entries(client: str, file: File, text: str, before: str | None) -> st
     """The text without our entries; None: delete the file. ``before``: the text before our first change, if known.
 
     If the text is exactly our result for ``before``, it becomes ``before`` again, to the byte. Otherwise our entries
-    are removed, or restored if the user had written them before us, and so are objects that become empty, unless they
-    existed before. Our calls are removed with their options; a group to which others have added something, or whose
-    tools they have changed, stays.
+    are removed; one that the user had written before us becomes again what it was. Objects that become empty are
+    removed, unless they existed before. Our calls are removed with their options; a group to which others have added
+    something, or whose tools they have changed, stays.
     """
     if isinstance(file, OwnFile):
         if not _is_our_file(file, text):

@@ -175,8 +175,8 @@ class _Parser:
 
 # Changing one place in a JSON text, with everything else unchanged: layout, order, comments.
 #
-# Every function takes a text and returns another, and checks the new value first: it refuses a change whose result
-# would not be exactly the requested value.
+# Every function takes a text and returns another. It parses the result first, and refuses a change whose result would
+# not be exactly the requested value.
 
 _WHITE = " \t\r\n"
 _UNIT = "  "

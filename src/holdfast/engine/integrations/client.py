@@ -31,7 +31,7 @@ _SEAL_DIGITS = 16
 Scope = Literal["project", "user"]
 
 Action = Literal["prompt", "begin", "end", "turn"]
-"""Our reaction to an event: a prompt, the beginning of a tool call, its end, the end of a turn."""
+"""The meaning of an event for us: a prompt, the beginning of a tool call, its end, the end of a turn."""
 
 
 class ClientTarget(NamedTuple):

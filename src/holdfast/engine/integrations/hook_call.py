@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CLIENTS = ("claude", "codex", "gemini", "cursor", "opencode")
 
 MAX_BYTES = 8 << 20
-"""The limit of the input, which may contain a tool's data. The rest is ignored."""
+"""The limit of the input, which may contain a tool's data. Of a longer input nothing is used."""
 MAX_SECONDS = 10.0
 
 _PIECE = 1 << 16

@@ -113,8 +113,8 @@ def repair_catalog(home: str | bytes | os.PathLike[str] | None = None) -> Repair
     """Restore a damaged or lost catalog of the home from its newest backup and the objects' own records; None if it is
     intact. The damaged file is kept beside it.
 
-    No other process may have the home open. Raises `LockedError` if one has, `NotFoundError` without a home,
-    `UnsupportedError` for a catalog on a server, `StorageError` without room for it; all are before any change.
+    No other process may have the home open. Raises `LockedError` if one has, `NotFoundError` if the home never
+    held data, `UnsupportedError` for a catalog on a server, `StorageError` without room for it: then all is as before.
     """
     from holdfast.store.catalog_repair import repair
 
@@ -264,7 +264,7 @@ def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
 
 
 def _promoting(context: Context, providers: Sequence[Provider]) -> Iterator[Finding]:
-    """The method of copying production for a promotion of the workspace."""
+    """The provider that would make the copy in which a promotion to the workspace is built."""
     from holdfast.snapshot.provider_selection import choose
 
     beside = os.path.dirname(context.workspace.path)

@@ -127,7 +127,7 @@ def probe(opener: Opener) -> StoreProbe:
 
 
 def claim(opener: Opener, *, take: bool = False) -> StoreInfo:
-    """Claim the bucket for the home's store; ``take``: even from another store, which must not be in use any more.
+    """Claim the bucket for the home's store; ``take``: even from another store, which must be gone permanently.
 
     Raises `RefusedError` (code ``claimed``) if another store has it, and `UsageError` if the objects are in no bucket.
     """

@@ -97,7 +97,7 @@ class PendingChanges:
 
     def scanned(self) -> bool:
         """Note that a scan has succeeded. A full one has read the ignore rules again, so the watcher is told. True if
-        another scan should follow soon: files that the new rules include were not watched until now.
+        it must be read again soon: files that the new rules include were not watched until now.
         """
         refreshed, self._refresh_due = self._refresh_due, False
         return refreshed and self._watcher.refresh()

@@ -112,7 +112,7 @@ class Scheduler:
         return max(0.0, self._allowed(due) - now)
 
     def due_within(self) -> float | None:
-        """As `due`, if changes continue until then."""
+        """As `due_in`, if changes continue until then."""
         if self._first is None or self._pauses:
             return None
         return max(0.0, self._allowed(self._first + self._pace.latest) - self._clock.monotonic())

@@ -66,7 +66,7 @@ class WorkspaceSaver:
         prepare(self._context, self._tree, paths, last=last)
 
     def status(self) -> Status:
-        """The differences between the tree and its last checkpoint."""
+        """The differences between the tree and the checkpoint that it is at."""
         return status(self._context, watching=True)
 
     def retention(self) -> None:

@@ -78,7 +78,7 @@ class Snapshot(TypedDict):
     label: str
     created_at: Time
     parent: str | None
-    """The step may have been discarded since."""
+    """The parent may have been discarded since."""
     views: list[Path]
     """Directories that show it."""
 

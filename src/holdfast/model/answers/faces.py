@@ -123,7 +123,7 @@ class CheckpointList(TypedDict):
 
 
 class Stats(TypedDict):
-    """The costs of taking a checkpoint."""
+    """Figures of taking a checkpoint."""
 
     total_files: Annotated[int, "checkpoint.total_files"]
     new_blobs: Annotated[int, "checkpoint.new_blobs"]

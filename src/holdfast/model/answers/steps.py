@@ -161,7 +161,7 @@ def held_isolation(result: Any) -> Any:
 
 
 def run_undo_command(result: Any) -> str | None:
-    """The command that undoes a run; None if all of it is undone."""
+    """The command that undoes a run; None if no step of it is left to undo."""
     return f"holdfast undo --run {result.run}{' --force' if result.forgotten else ''}" if result.standing else None
 
 

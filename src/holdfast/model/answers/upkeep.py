@@ -167,7 +167,7 @@ class Stats(TypedDict):
     """Space that collection will free, and headers of checkpoints."""
     catalog_bytes: int
     largest: list[LargePath]
-    """In the tree's last checkpoint."""
+    """In the checkpoint that the tree is at."""
 
 
 class Bundle(TypedDict):

@@ -225,7 +225,7 @@ class LogRow(TypedDict):
     run: str
     session: str
     state: str
-    """A step's state as in ``steps``. A run's is ``open`` while its end is not noted, ``killed`` if it has stopped."""
+    """A step's state as in ``steps``. A run's without a noted end is ``open``, or ``killed`` if it no longer runs."""
     paths: list[Path]
     """Of a barrier or a held operation."""
 

@@ -230,7 +230,7 @@ class Hooks(NamedTuple):
 
 
 class Safety(NamedTuple):
-    """Descriptions of programs for the classifier (docs/reference/classify.md)."""
+    """The levels of programs for the classifier (docs/reference/classify.md)."""
 
     programs: tuple[str, ...] = ()
 

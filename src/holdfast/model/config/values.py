@@ -194,7 +194,7 @@ _PARSERS: dict[Kind, Callable[[object], Any]] = {
 
 def _shown(value: object) -> str:
     if isinstance(value, (dict, list, tuple)):
-        # An array may be nested too deeply for the parser.
+        # Nested values may be nested deeply.
         return "a table" if isinstance(value, dict) else "a list"
     text = repr(value) if not isinstance(value, int) or abs(value) < 1 << 64 else "a huge number"
     return text if len(text) <= 80 else text[:77] + "..."

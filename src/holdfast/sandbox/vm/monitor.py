@@ -115,7 +115,7 @@ class Monitor:
         def note(event: Message) -> bool:
             data = cast("dict[str, object]", event.get("data", {}))
             self.shutdown_reason = str(data.get("reason", ""))
-            return False  # a pending future need not be kept
+            return False  # no task waits for the event, so it need not be queued
 
         try:
             client = QMPClient("holdfast")

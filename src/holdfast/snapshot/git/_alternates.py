@@ -34,8 +34,8 @@ class ReadFile(Protocol):
 
 def stores_behind(store: bytes, *, read: ReadFile) -> list[bytes]:
     """The real paths of the directory ``store``, and of all that it borrows from, deepest first. Git itself follows no
-    more than five levels, as in a fork of a fork of a fork. Raises `RefusedError` (``git_objects``) if there are too
-    many to follow, and the errors of ``read``.
+    more than five in a row, and a fork of a fork of a fork could have more. Raises `RefusedError` (``git_objects``) if
+    there are too many to follow, and the errors of ``read``.
     """
     found: dict[bytes, None] = {}
     _follow(os.path.realpath(store), read, found, set())

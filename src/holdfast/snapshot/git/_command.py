@@ -111,7 +111,7 @@ class Git:
         objects: bytes | None = None,
         seconds: float = LONG_SECONDS,
     ) -> None:
-        """Run in ``directory``, for at most ``seconds``; ``borrows`` is for ``GIT_ALTERNATE_OBJECT_DIRECTORIES``,
+        """Git runs in ``directory``, for at most ``seconds``; ``borrows`` is for ``GIT_ALTERNATE_OBJECT_DIRECTORIES``,
         ``objects`` replaces the repository's directory of objects. Raises `UnsupportedError` without Git.
         """
         program = find_git()

@@ -107,7 +107,7 @@ class ShadowRepository:
 
     def keep(self, git: Git, names: Iterable[str], *, promised: bool, only: bytes | None) -> None:
         """Copy these objects to the shadow's own store, durably: they stay, whatever the user's gc does. They come from
-        the directory ``only``, if given: Git itself follows every store that the user's borrows from now.
+        the directory ``only`` alone, if given: Git itself follows every store that the user's borrows from now.
 
         ``promised``: the user's repository is a partial clone; objects that it has never fetched are neither available
         nor lost. Raises `StorageError` if another one is missing, `RefusedError` (``git_objects``) if it is not in

@@ -98,8 +98,8 @@ class Submodules:
     def make(self, work_tree: bytes, source: UserRepository, *, now: bool) -> None:
         """Make a repository in ``work_tree`` for each submodule of ``source``, and nested ones, that is a repository
         there. ``source`` is checked out in ``work_tree``, with its present state (``now``) or a former one, and no
-        process works there yet. Impossible ones are left as an empty directory, which is logged, for people. Raises
-        `StorageError` if Git fails in ``work_tree``.
+        process works there yet. A submodule that cannot be made is left as an empty directory, which is logged, for
+        people. Raises `StorageError` if Git fails in ``work_tree``.
         """
         self._now = now
         left = [_Superproject(source, work_tree, git_directory(work_tree), b"")]

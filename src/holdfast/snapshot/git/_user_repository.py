@@ -278,7 +278,7 @@ def included_for(source: UserRepository, directory: bytes) -> list[str]:
     everywhere = _origins(nowhere)
     found: list[str] = []
     for origin in _origins(Git(source.work_tree or source.own, git_dir=source.own, seconds=QUICK_SECONDS)):
-        # Files that one of them includes itself come with it.
+        # A file that an earlier one of them includes comes with that one, in its place.
         if origin not in everywhere and not any(origin in _parts(nowhere, os.fsencode(each)) for each in found):
             found.append(origin)
     return found

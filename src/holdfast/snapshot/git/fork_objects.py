@@ -176,7 +176,7 @@ class _Transfer:
         return [thing for store in self._stores for thing in self._missing(store)]
 
     def _missing(self, store: bytes) -> Iterator[_ObjectFiles]:
-        """The objects of a directory that are missing here: packs first, as they may contain loose ones."""
+        """The objects of a directory that are missing here: packs first, as loose objects get into packs."""
         names, here = _listed(os.path.join(store, _PACK)), _listed(os.path.join(self._path, _PACK))
         for index in names:
             stem = index.removesuffix(b".idx")

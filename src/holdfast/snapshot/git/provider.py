@@ -467,7 +467,7 @@ class _Git:
         return ()
 
     def resume(self, entry: LedgerEntry) -> None:
-        """See `Technique.resume`: a directory stays. (Earlier versions have not kept it apart from parents.)"""
+        """See `Technique.resume`: a directory stays. (Earlier versions have not kept it apart.)"""
         del entry
         self._make_room()
 
@@ -521,8 +521,8 @@ class _Git:
 def _make_inside(work_tree: bytes, inside: bytes) -> None:
     """Make the directory ``inside`` of a work tree (empty: itself) that comes from a commit, if it is missing.
 
-    A process in the repository decides what a commit has there: files would go to the target of a link (I7). Raises
-    `RefusedError` for a link or a file, `OSError`.
+    A process in the repository decides what a commit has there: behind a link, the fork's files would be those of the
+    link's target (I7). Raises `RefusedError` for a link or a file, `OSError`.
     """
     at = os.open(work_tree, _WAY)
     try:

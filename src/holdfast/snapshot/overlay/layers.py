@@ -27,8 +27,8 @@ _UPPER_XATTR = {"trusted": "trusted.overlay.upper", "user": "user.overlay.upper"
 
 
 def refuse_unmounted(path: bytes) -> None:
-    """Raise `RefusedError` if layers belong on the directory, and are not mounted: it does not show the fork's files
-    then. Raises `OSError`.
+    """Raise `RefusedError` if layers belong on the directory, and are not mounted: it does not show the working
+    copy then. Raises `OSError`.
     """
     place = os.path.dirname(path)
     if not os.path.isdir(OverlayLayers(place, b"", "user").upper) or os.path.ismount(path):

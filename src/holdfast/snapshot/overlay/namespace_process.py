@@ -128,7 +128,7 @@ def _lock(held: bytes) -> None:
 
 
 def _mount(directory: bytes, layers: Sequence[bytes], at: bytes | None = None) -> None:
-    """Mount the layers on ``at``, or on ``directory`` as its replacement, in a namespace of this process."""
+    """Mount the layers on ``at``, else on ``directory``, with its mount flags, in a namespace of this process."""
     lower, upper, work, attributes = layers
     flags = os.statvfs(directory).f_flag & KEPT_FLAGS
     _separate()

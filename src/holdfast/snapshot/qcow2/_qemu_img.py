@@ -75,7 +75,7 @@ class QemuImg:
     """The program, told where to work. No image is opened that the caller has not judged."""
 
     def __init__(self, directory: bytes, *, max_bytes: int) -> None:
-        """Run in ``directory``, without writing a file beyond ``max_bytes``. Raises `UnsupportedError` if the program
+        """It runs in ``directory``, and writes no file beyond ``max_bytes``. Raises `UnsupportedError` if the program
         is missing.
         """
         program = find_qemu_img()

@@ -50,7 +50,7 @@ class Image(NamedTuple):
 
     token: Token
     path: bytes
-    """For a machine, as qcow2, whose only user it is while it runs."""
+    """The file for a machine, as qcow2. While the machine runs, it must be the only user."""
     size: int
     """Bytes of the disk."""
     allocated: int
@@ -68,8 +68,8 @@ class Images:
 
     Methods that change an image wait for other processes' changes, and raise `LockedError` after too long a wait,
     `RefusedError` with the code ``in_use`` if a machine runs on it or another image is based on it. All methods raise
-    `StorageError`, `NotFoundError` for an unknown token, `FormatError` for an image that is damaged or refers to a file
-    outside of the directory. Unfinished images of killed processes are removed.
+    `StorageError`, `NotFoundError` for an unknown token, `FormatError` for an image that is damaged or refers to
+    anything except another image of the directory. Unfinished images of killed processes are removed.
     """
 
     def __init__(

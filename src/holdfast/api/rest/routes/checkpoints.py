@@ -187,7 +187,7 @@ def get_checkpoint(call: Call, checkpoint: InCheckpoint) -> faces.CheckpointDeta
 
 @endpoint("DELETE", "/api/checkpoints/{id:str}", rights="admin")
 def delete_checkpoint(call: Call, checkpoint: InCheckpoint) -> faces.Deleted:
-    """Forget a checkpoint. Refused while it is still needed."""
+    """Forget a checkpoint. Refused while a workspace, a fork, a session or a mount depends on it."""
     try:
         found, row, workspace = _opened(call, checkpoint)
     except NotFoundError as error:

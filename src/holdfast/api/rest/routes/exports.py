@@ -139,6 +139,6 @@ def delete_export(call: Call, name: ExportName) -> faces.Deleted:
 
 @endpoint("GET", "/api/exports/{name:str}/status", rights="read")
 def get_status(call: Call, name: ExportName) -> truncated_results.Status:
-    """The differences between the tree and its last checkpoint."""
+    """The differences between the tree and the checkpoint that it is at."""
     workspace = call.workspace(name)
     return cut(encode(Status, workspace.status()), "added", "modified", "deleted", "not_captured")

@@ -225,6 +225,6 @@ def _environment_for(call: RequestCall, row: ExportRow, context: Context) -> dic
     return {
         "HOLDFAST_STORE_TENANT": call.tenant,
         "HOLDFAST_ISOLATION_HIDDEN": "\n".join([*context.settings.isolation.hidden, *map(os.fsdecode, more)]),
-        # The process need not find out again which isolation works here.
+        # The process must not find out anew that no isolation works, and then run its commands without any.
         **({"HOLDFAST_PROMOTE_ISOLATION": "namespace"} if is_kept_apart and not is_none else {}),
     }

@@ -44,7 +44,7 @@ def get_snapshot(call: Call, name: ExportName, snapshot: InSnapshot) -> answers.
 
 @endpoint("DELETE", "/api/exports/{name:str}/snapshots/{snapshot:str}", rights="admin")
 def discard_snapshot(call: Call, name: ExportName, snapshot: InSnapshot) -> answers.DiscardedSnapshot:
-    """Remove a snapshot permanently. Refused while it is mounted. Forks made from it stay."""
+    """Remove a snapshot permanently. Refused while it is mounted. Copies made from it stay."""
     try:
         return {"discarded": _of(call, name).discard(snapshot)}
     except NotFoundError as error:
