@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -33,9 +32,7 @@ class Proxy:
         self.deliver = threading.Event()
         self.connections = 0
         self.trips = 0
-        """How often a client has begun to say something after it had been answered."""
-        self.delay = 0.0
-        """Seconds that each of these takes more, as in a network: what a client says meanwhile is not one more."""
+        """How often the server was waited for: it has said as often that it is ready for more."""
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._run(self._accept)
@@ -85,9 +82,6 @@ class Proxy:
     def _to_server(self, pair: _Pair) -> None:
         with suppress(OSError):
             while data := pair.client.recv(1 << 20):
-                if pair.answered_last:
-                    pair.answered_last = False
-                    self.trips += 1
                 cut = self.judge(data)
                 if cut == "before":
                     break
@@ -111,9 +105,7 @@ class Proxy:
             while data := pair.server.recv(1 << 20):
                 if pair.last:
                     break  # whoever asked never hears of it
-                if self.delay:
-                    time.sleep(self.delay)
-                pair.answered_last = True
+                self.trips += pair.count_ready(data)
                 pair.client.sendall(data)
         pair.answered.set()
         if not pair.last:
@@ -125,8 +117,17 @@ class _Pair:
         self.client = client
         self.server = server
         self.last = False
-        self.answered_last = True
         self.answered = threading.Event()
+        self._rest = b""
+
+    def count_ready(self, data: bytes) -> int:
+        """How many messages ReadyForQuery end in what comes next from the server (PostgreSQL, Message Formats)."""
+        self._rest += data
+        count = 0
+        while len(self._rest) >= 5 and len(self._rest) > (size := int.from_bytes(self._rest[1:5], "big")):
+            count += self._rest[:1] == b"Z"
+            self._rest = self._rest[1 + size :]
+        return count
 
     def close(self) -> None:
         _close(self.client)
