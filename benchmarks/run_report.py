@@ -86,7 +86,11 @@ def beside(results: dict[str, Any]) -> list[str]:
         for name, values in results["rows"].items()
         if name.startswith("start, ")
     ]
-    absent = [f"- Left out: {name} ({' '.join(reason.split())})." for name, reason in results["absent"].items()]
+    absent = [
+        f"- Left out: {name} ({' '.join(reason.split())})."
+        for name, reason in results["absent"].items()
+        if name in PEERS
+    ]
     failed = [
         f"- {name} failed: {row}. `{' '.join(reason.split())}`"
         for row, found in results["failed"].items()

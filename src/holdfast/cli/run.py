@@ -203,8 +203,8 @@ def _were(steps: Sequence[int]) -> str:
 
 
 def _ask(console: Console, ticket: TicketInfo) -> bool | None:
-    """Ask a person at the terminal. None if nobody answers or a program has the keyboard; then tell how to answer from
-    another terminal.
+    """Ask a person at the terminal. None without an answer, or if a program has the keyboard: then tell how to answer
+    from another terminal.
 
     To allow it, the person types a number that only the question shows. So earlier input, and reports that a program
     makes the terminal send (its colours, its title, its cursor), are no answer.

@@ -123,7 +123,7 @@ def build(host: SharedHost) -> Server[Any]:
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
     )
-    server.middleware[:] = [_logging]  # replaces OpenTelemetry spans, which nobody collects here
+    server.middleware[:] = [_logging]  # replaces OpenTelemetry spans, which are not collected here
     return server
 
 

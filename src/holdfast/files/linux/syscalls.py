@@ -83,7 +83,7 @@ def renameat2(src_fd: int, src: bytes, dst_fd: int, dst: bytes, flags: int) -> N
 
 
 def check_changeable(dir_fd: int) -> None:
-    """Raise the system's error if this thread may give no name in the directory away, nor make one."""
+    """Raise the system's error if this thread may neither make nor remove names in the directory."""
     _check(_libc.faccessat(dir_fd, b".", os.W_OK | os.X_OK, _AT_EACCESS))
 
 

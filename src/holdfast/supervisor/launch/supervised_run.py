@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from holdfast.undo.service import RunEnding, Thresholds
 
 _CAP_SYS_PTRACE = 19
-_SYS_PIDFD_GETFD = 438
 _ADMINS_ONLY = 2
 _TOGETHER_SECONDS = 0.01
 _KEEPER_SECONDS = 1.0
@@ -197,10 +196,12 @@ def require_calls() -> None:
     """
     import ctypes
 
+    from holdfast.supervisor.syscalls.caller_access import SYS_PIDFD_GETFD
+
     libc = ctypes.CDLL(None, use_errno=True)
     # (Where they are allowed, neither does anything: there are no flags, and -1 is no process.)
     is_refused = libc.unshare(0) != 0
-    libc.syscall(_SYS_PIDFD_GETFD, -1, 0, 0)
+    libc.syscall(SYS_PIDFD_GETFD, -1, 0, 0)
     if is_refused or ctypes.get_errno() != errno.EBADF:
         raise UnsupportedError(
             "a filter of system calls, such as a container's, refuses unshare or pidfd_getfd, which recording needs",

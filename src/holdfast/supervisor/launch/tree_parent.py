@@ -113,7 +113,7 @@ class _Parent:
                 end_in_order(GRACE_SECONDS, self._spared)  # still served, so its last changes are recorded
             parting = remote.leave()
             stays = bool(descendants(os.getpid(), spare=self._spared))
-            if self._has_stopped:  # killed while stopped: nobody else continues the launcher then
+            if self._has_stopped:  # killed while stopped: no other process continues the launcher then
                 with suppress(ProcessLookupError):
                     os.kill(os.getppid(), signal.SIGCONT)
             # The launcher, which should get the report, was killed at the same moment.

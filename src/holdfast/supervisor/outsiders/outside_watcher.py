@@ -357,7 +357,7 @@ class _News(NamedTuple):
     """None if the event does not say."""
     party: _Editor
     is_close: bool = False
-    """A file that was open for writing was let go, and nothing else."""
+    """A file that was open for writing was closed; no write was reported."""
     is_nameless: bool = False
     """It may be a file without a name, as from ``O_TMPFILE``: it is one if no file of this name exists."""
 

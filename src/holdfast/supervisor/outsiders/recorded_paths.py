@@ -102,7 +102,7 @@ class RecordedPaths:
             self._recorder.native.log.read_at = at
 
     def explains(self, path: bytes) -> bool:
-        """Whether a supervised process may have made the change at or below the path."""
+        """Whether a supervised process may have made a change by this path, or to the object that has it now."""
         with self._recorder.gate:
             known = list(self._steps.values())
             if any(path in recorded.paths for recorded in known):

@@ -47,7 +47,7 @@ _PATIENCE_SECONDS = 0.05
 """How long other calls wait for a parent that does not answer: it may be stopped."""
 _DESCRIPTOR = struct.Struct("=i")
 _TIMEVAL = struct.Struct("@ll")
-_SYS_PIDFD_GETFD = 438
+SYS_PIDFD_GETFD = 438
 _PIDFD_THREAD = os.O_EXCL
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -220,7 +220,7 @@ def copy_descriptor(tid: int, number: int) -> int:
     first thread can be copied: ESRCH for others.
     """
     owner = _open_thread(tid)
-    found = _libc.syscall(_SYS_PIDFD_GETFD, owner, number, 0)
+    found = _libc.syscall(SYS_PIDFD_GETFD, owner, number, 0)
     os.close(owner)
     if found < 0:
         error = ctypes.get_errno()

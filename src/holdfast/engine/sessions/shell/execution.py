@@ -51,7 +51,7 @@ _REFUSED_PROGRAMS = re.compile(
 )
 """Set-id programs, tracers and what mounts, as words of a command."""
 _REFUSED_CALLS = re.compile(r"Operation not permitted|no new privileges", re.IGNORECASE)
-"""Messages of programs that were refused a signal, ptrace or another user's rights, whoever called them."""
+"""Messages of programs that were refused a signal, ptrace or another user's rights, by any caller."""
 
 
 def classify_command(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Level:
