@@ -302,3 +302,10 @@ def test_what_no_checkpoint_holds_is_named(cli: Cli) -> None:
     whole = cli("undo", "--run", "--dry-run", "--patch")
     assert "-one\n-two\n" in whole.out
     assert "1 more path: build" in whole.err
+
+
+def test_a_path_without_a_checkpoint_gets_the_command_that_works(cli: Cli) -> None:
+    cli.write("f", "1\n")
+    cli("checkpoint", "-m", "v1")
+    shown, _ = answered(cli, "restore", "--patch", "f", answers=[], code=3)
+    assert "`holdfast restore --patch @ f`" in shown

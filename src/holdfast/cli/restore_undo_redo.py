@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 
 from holdfast import NotFoundError, RefusedError, UsageError
 from holdfast.cli.command import Command, text
@@ -16,7 +17,7 @@ from holdfast.model.timeline import PROMPT
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from holdfast import RestoreResult, Workspace
     from holdfast.cli.console import Console
@@ -65,18 +66,25 @@ def _restore(console: Console, arguments: argparse.Namespace) -> int:
 
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
         def restore(paths: list[bytes]) -> RestoreResult:
-            try:
-                return workspace.restore(name, paths, dry_run=arguments.dry_run, progress=progress)
-            except NotFoundError as error:
-                if not paths and os.path.lexists(name):
-                    error.hint = f"a path follows a checkpoint: `holdfast restore @ {visible(name)}`"
-                raise
+            return workspace.restore(name, paths, dry_run=arguments.dry_run, progress=progress)
 
-        return console.with_paths(workspace, arguments.paths, restore)
+        with _may_be_path(name, arguments.paths):
+            return console.with_paths(workspace, arguments.paths, restore)
 
     if arguments.patch and not arguments.dry_run:
         return _restore_parts(console, name, arguments.paths)
     return _go(console, work, "Restored", asks=not arguments.dry_run, patch=arguments.patch)
+
+
+@contextmanager
+def _may_be_path(name: str, paths: Sequence[str], options: str = "") -> Generator[None]:
+    """Where there is no checkpoint ``name`` but a file of this name, the error's hint has the command for the file."""
+    try:
+        yield
+    except NotFoundError as error:
+        if not paths and os.path.lexists(name):
+            error.hint = f"a path follows a checkpoint: `holdfast restore{options} @ {visible(name)}`"
+        raise
 
 
 def _check_patch(console: Console, arguments: argparse.Namespace) -> None:
@@ -100,7 +108,8 @@ def _restore_parts(console: Console, name: str, given: Sequence[str]) -> int:
 
     with console.open(scan=True) as workspace:
         settle_unfinished(console, workspace)
-        found = console.with_paths(workspace, given, lambda paths: workspace.restore_differences(name, paths))
+        with _may_be_path(name, given, " --patch"):
+            found = console.with_paths(workspace, given, lambda paths: workspace.restore_differences(name, paths))
         chosen = choose(console, found.files())
         result = workspace.restore_parts(found.target, chosen) if chosen else None
         if result is None:
