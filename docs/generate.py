@@ -619,15 +619,18 @@ def stdio_schema() -> str:
 # -- REST ----------------------------------------------------------------------------------------------------------
 
 
-def endpoints_part() -> str:
-    """The endpoints, with the right that each needs."""
+def endpoints_part(paths: re.Pattern[str]) -> str:
+    """The endpoints with these paths, with the right that each needs if its method does not tell."""
     from holdfast.api.rest._endpoints import ENDPOINTS
 
-    lines = ["| request | right | |", "| --- | --- | --- |"]
+    lines: list[str] = []
     for one in ENDPOINTS:
         (method,), (path,) = one.http_methods, one.paths
         where = re.sub(r":str\}", "}", path)
-        lines.append(f"| `{method} {where}` | {one.opt['rights'] or '–'} | {plain(one.summary or '')} |")
+        if paths.fullmatch(where):
+            rights = one.opt["rights"] or "no token"
+            usual = rights == ("read" if method == "GET" else "write")
+            lines.append(f"- `{method} {where}`{'' if usual else f' ({rights})'}: {plain(one.summary or '')}")
     return "\n".join(lines)
 
 
@@ -720,7 +723,17 @@ PARTS: dict[str, Callable[[], str]] = {
     "prompts": prompts_part,
     "resources": resources_part,
     "tools": tools_part,
-    "endpoints": endpoints_part,
+    "rest-exports": partial(
+        endpoints_part,
+        re.compile(r"/api/exports(/\{name\}(/(status|restore|recover|undo|redo|fork|write-files|events))?)?"),
+    ),
+    "rest-checkpoints": partial(
+        endpoints_part, re.compile(r"/api/(exports/\{name\}/checkpoints?|projects/.*|checkpoints/.*)")
+    ),
+    "rest-snapshots": partial(endpoints_part, re.compile(r".*/snapshots.*")),
+    "rest-server": partial(endpoints_part, re.compile(r"/metrics|/api/(health|ready|openapi\.json|docs)")),
+    "rest-promotions": partial(endpoints_part, re.compile(r"/api/merge|.*/(reapplies|promot).*")),
+    "rest-sessions": partial(endpoints_part, re.compile(r".*/sessions.*")),
     "functions": functions_part,
     "workspace": partial(methods_part, "Workspace"),
     "home": partial(methods_part, "Home"),
