@@ -47,8 +47,8 @@ class UsageError(HoldfastError):
 
 
 class ConfigError(UsageError):
-    """The configuration has an unknown key or a bad value. It is a file, a variable or a flag. The message names file,
-    key and reason.
+    """The configuration has an unknown key or a bad value. The message names the file, variable or flag, the
+    key and the reason.
     """
 
     code = "bad_config"

@@ -107,7 +107,7 @@ class CheckedOut(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """The result of `delete`."""
+    """The result of `delete`. With ``dry_run`` its preview."""
 
     id: SessionId
     directory: bytes | None

@@ -135,7 +135,7 @@ class PathChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConflictInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that was left unchanged."""
+    """An object left unchanged."""
 
     path: bytes
     reason: str

@@ -229,7 +229,7 @@ class Promotions:
         return promotion_from_row(row)
 
     def list(self) -> list[Promotion]:
-        """All promotions of the home, oldest first."""
+        """All promotions, oldest first."""
         with self._site.open_home() as opener:
             return [promotion_from_row(row) for row in PromotionRows(opener.open_home().store.catalog).list()]
 

@@ -89,7 +89,7 @@ class Session:
 
     @property
     def root(self) -> bytes:
-        """The directory that it works in."""
+        """Its directory."""
         return self._context.workspace.path
 
     @property
@@ -143,7 +143,7 @@ class Session:
         return self._context.settings.session
 
     def environment(self) -> dict[str, str]:
-        """The environment of this process, with the session's changes."""
+        """Its commands' environment: this process's, with the session's changes."""
         return journal.environment(self.state, self._base)
 
     def directory(self) -> bytes:
@@ -363,8 +363,8 @@ class Session:
         return self._states.remove_branch(name)
 
     def find(self, name: str) -> SessionCheckpoint:
-        """The state that ``name`` means: a branch, ``forks/ID`` or ``experiments/ID`` (the newest), another session's
-        ``branches/ID/NAME``, or 4 or more digits of a session checkpoint's hash.
+        """The state that ``name`` means: a branch, ``forks/ID`` or ``experiments/ID`` (their newest), another session's
+        ``branches/ID/NAME``, or 4 or more first digits of a session checkpoint's hash.
 
         Raises `NotFoundError` (code ``no_state``), `UsageError` for an ambiguous prefix, and `RefusedError` (code
         ``not_owner``) for another owner's.

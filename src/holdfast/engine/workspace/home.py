@@ -81,7 +81,7 @@ def open_home(
     flags: Mapping[str, object] | None = None,
     freeing: bool = False,
 ) -> Home:
-    """Open the home alone. All workspaces may be deleted.
+    """Open the home alone. It needs no workspace.
 
     ``home`` is the directory that holds everything (default: ``$HOLDFAST_HOME``, else the XDG data directory). Raises
     `NotFoundError` if it does not exist yet. ``freeing`` as in `open`.

@@ -169,7 +169,7 @@ class WorkspaceQueries(WorkspaceFace):
         return browse(self._context, self.resolve(name), os.fsencode(path).strip(b"/"))
 
     def line_origins(self, name: str, path: str | bytes) -> LineOrigins:
-        """The change that each line of a file comes from. With its steps and the prompt before it; see
+        """The change that each line of a file comes from. Each has its steps and the prompt before it; see
         `holdfast.engine.diffs.line_origins`.
         """
         from holdfast.engine.diffs.line_origins import line_origins
@@ -228,7 +228,7 @@ class WorkspaceQueries(WorkspaceFace):
         return resolve_name(self._context, name)
 
     def cat(self, name: str, path: str | bytes) -> Iterator[bytes]:
-        """The verified content of a file in a checkpoint, in pieces. Of a symbolic link its target."""
+        """The verified content of a file in a checkpoint, in pieces. Of a symbolic link it is the target."""
         from holdfast.engine.history.queries import cat
 
         return cat(self._context, self.resolve(name), os.fsencode(path))
@@ -236,7 +236,7 @@ class WorkspaceQueries(WorkspaceFace):
     def diff(
         self, a: str | None = None, b: str | None = None, *, paths: Sequence[str | bytes] = (), renames: bool = True
     ) -> Diff:
-        """How ``b`` (None: the tree) differs from ``a`` (None: ``@``). Limited to ``paths``."""
+        """How ``b`` (None: the tree) differs from ``a`` (None: ``@``). ``paths`` limit it."""
         from holdfast.engine.diffs.tree_diff import diff
 
         target = None if b is None else self.resolve(b)
@@ -274,13 +274,13 @@ class WorkspaceQueries(WorkspaceFace):
         return stat(diff, self.diff_contents(diff).fetch)
 
     def diff_json(self, diff: Diff) -> answers.Diff:
-        """A diff as its JSON object. With the text of each modified file."""
+        """A diff as its JSON object. It has the text of each modified file."""
         from holdfast.engine.diffs.patch_text import to_json
 
         return to_json(diff, self.diff_contents(diff).fetch)
 
     def diff_contents(self, diff: Diff) -> DiffContents:
-        """The content of both sides of a diff, read by ``fetch(entries)``. For as long as the workspace is open."""
+        """The content of both sides of a diff, read by ``fetch(entries)``. It works while the workspace is open."""
         from holdfast.engine.diffs.tree_diff import DiffContents
 
         return DiffContents(self._context, diff)
@@ -486,7 +486,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
 
     @property
     def folder(self) -> bytes:
-        """Its own folder in the home. It has index, lock, socket and log of the watcher."""
+        """Its folder in the home. It has index, lock, socket and log of the watcher."""
         return self._context.folder
 
     # -- saving -------------------------------------------------------------------------------------------------
@@ -504,7 +504,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
 
     @property
     def vm_image(self) -> str:
-        """The image of its virtual machines."""
+        """The name of its virtual machines' image."""
         return self._settings.vm.image
 
     def checkpoint(
@@ -588,7 +588,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return write_default_ignore(self._context.workspace.path)
 
     def let_go(self) -> None:
-        """Hold nothing back from retention any more. For a fork that has served its turn.
+        """Hold nothing back from retention any more. It is for a fork that has served its turn.
 
         Its checkpoints stay until they are forgotten; `init` in its directory begins a new workspace.
         """
@@ -607,7 +607,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         exact: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
-        """Restore the tree, or ``paths`` of it; its present state is saved first (I6).
+        """Restore the tree, or ``paths`` of it, to a checkpoint; the tree is saved first (I6).
 
         Touches only paths that differ, and deletes only paths that the rescue checkpoint holds (I5). Atomic per file;
         if it is cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that another process
@@ -836,7 +836,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         bridge: bool = False,
         outside: OutsidePolicy | None = None,
     ) -> RunResult:
-        """Run a command (its argument list), for `undo` and ``undo(run="")``.
+        """Run a command (its argument list); `undo` and ``undo(run="")`` take it back.
 
         It has this process's terminal, directory and environment (with ``HOLDFAST_RUN``), unless others are given. The
         state is saved before and after. ``one_step``: all of it is one step. ``guard``: mass deletion and large

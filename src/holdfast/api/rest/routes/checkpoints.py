@@ -242,7 +242,7 @@ def get_file(call: Call, checkpoint: InCheckpoint, path: FilePath) -> RawAnswer:
 def diff_checkpoints(
     call: Call, before: DiffBefore, after: DiffAfter, path: Below = "", content: WithContent = True
 ) -> Diff:
-    """How `b` differs from `a`, with the text of each file."""
+    """How `b` differs from `a`, with the text of differing files."""
     base, _, workspace = _opened(call, before)
     target, _ = require_reachable(call, after)
     below = path_of(path).rstrip(b"/")

@@ -48,7 +48,7 @@ def list_exports(call: Call, project: OfProject = "", limit: Limit = 100, cursor
 
 @endpoint("POST", "/api/exports", rights="admin")
 def create_export(call: Call, data: JSONBody[NewExport]) -> faces.Export:
-    """Serve a directory, which becomes a workspace. Nothing is written into it."""
+    """Serve a directory, which becomes a workspace if it is none. Nothing is written into it."""
     call.principal.require_all_exports()
     path = None if data.path is None else host_path(data.path)
     try:
@@ -108,7 +108,7 @@ def _configuration(context: Context) -> faces.Configuration:
 
 @endpoint("PUT", "/api/exports/{name:str}", rights="admin")
 def configure_export(call: Call, name: ExportName, data: JSONBody[ExportChange]) -> faces.ExportDetails:
-    """Change its directory, automatic checkpoints, mode or project."""
+    """Change only the given properties: directory, automatic checkpoints, mode, project."""
     path = set_value(data.path)
     if path is not None:
         call.principal.require_all_exports()
