@@ -619,20 +619,25 @@ def stdio_schema() -> str:
 # -- REST ----------------------------------------------------------------------------------------------------------
 
 
-def endpoints_part() -> str:
-    """The endpoints, with the right that each needs."""
+def endpoints_part(paths: re.Pattern[str]) -> str:
+    """The endpoints with these paths, with the right that each needs if its method does not tell."""
     from holdfast.api.rest._endpoints import ENDPOINTS
 
-    lines = ["| request | right | |", "| --- | --- | --- |"]
+    lines: list[str] = []
     for one in ENDPOINTS:
         (method,), (path,) = one.http_methods, one.paths
         where = re.sub(r":str\}", "}", path)
-        lines.append(f"| `{method} {where}` | {one.opt['rights'] or '–'} | {plain(one.summary or '')} |")
+        if paths.fullmatch(where):
+            rights = one.opt["rights"] or "no token"
+            usual = rights == ("read" if method == "GET" else "write")
+            lines.append(f"- `{method} {where}`{'' if usual else f' ({rights})'}: {plain(one.summary or '')}")
     return "\n".join(lines)
 
 
 # -- Python --------------------------------------------------------------------------------------------------------
 
+OF_HOME = ("forget_gone", "stats", "close", "gc", "verify")
+"""The methods of a home that a workspace has as well: they are told once, at the home."""
 FACES = {
     "Workspace": None,
     "Home": None,
@@ -645,8 +650,8 @@ FACES = {
     "Promotions": None,
 }
 """The classes whose methods are listed, with those that are for programs of others; None: all."""
-MANY = 12
-"""Of so many fields and more the page lists none: JSON has them."""
+MANY = 11
+"""Of so many fields and more the page lists none, nor of an object that JSON has under the same name."""
 
 
 def first_sentence(text: str | None) -> str:
@@ -676,6 +681,8 @@ def methods_part(name: str) -> str:
         for method, value in vars(kind).items():
             if method.startswith("_") or (wanted is not None and method not in wanted):
                 continue
+            if name == "Workspace" and method in OF_HOME:
+                continue
             if isinstance(value, property):
                 lines.append(f"- `{method}`: {first_sentence(value.__doc__)}")
             elif inspect.isfunction(value):
@@ -685,12 +692,16 @@ def methods_part(name: str) -> str:
 
 def results_part() -> str:
     """What methods take and return."""
+    from tests.answers import SECTIONS
+
+    objects = {kind.__name__: {one.key for one in fields(kind)} for kinds in SECTIONS.values() for kind in kinds}
     lines: list[str] = []
     for name in holdfast.__all__:
         value = getattr(holdfast, name)
         if isinstance(value, type) and name not in FACES and not issubclass(value, Exception):
             names = getattr(value, "_fields", None) or list(getattr(value, "__struct_fields__", ()))
-            shown = f" (`{'`, `'.join(names)}`)" if 0 < len(names) < MANY else ""
+            told = not 0 < len(names) < MANY or objects.get(name, set()).issuperset(names)
+            shown = "" if told else f" (`{'`, `'.join(names)}`)"
             lines.append(f"- `{name}`{shown}: {first_sentence(value.__doc__)}")
     return "\n".join(lines)
 
@@ -701,7 +712,9 @@ def errors_part() -> str:
     errors = [each for each in found if isinstance(each, type) and issubclass(each, Exception)]
 
     def below(kind: type[Exception], depth: int) -> Iterator[str]:
-        yield f"{'  ' * depth}- `{kind.__name__}` (`{kind.code}`): {first_sentence(kind.__doc__)}"
+        code = "" if depth and kind.exit_code == kind.__base__.exit_code else f", exit {kind.exit_code}"
+        text = re.sub(r" \(exit \d\)", "", first_sentence(kind.__doc__))
+        yield f"{'  ' * depth}- `{kind.__name__}` (`{kind.code}`{code}): {text}"
         for each in errors:
             if kind in each.__bases__:
                 yield from below(each, depth + 1)
@@ -720,7 +733,17 @@ PARTS: dict[str, Callable[[], str]] = {
     "prompts": prompts_part,
     "resources": resources_part,
     "tools": tools_part,
-    "endpoints": endpoints_part,
+    "rest-exports": partial(
+        endpoints_part,
+        re.compile(r"/api/exports(/\{name\}(/(status|restore|recover|undo|redo|fork|write-files|events))?)?"),
+    ),
+    "rest-checkpoints": partial(
+        endpoints_part, re.compile(r"/api/(exports/\{name\}/checkpoints?|projects/.*|checkpoints/.*)")
+    ),
+    "rest-snapshots": partial(endpoints_part, re.compile(r".*/snapshots.*")),
+    "rest-server": partial(endpoints_part, re.compile(r"/metrics|/api/(health|ready|openapi\.json|docs)")),
+    "rest-promotions": partial(endpoints_part, re.compile(r"/api/merge|.*/(reapplies|promot).*")),
+    "rest-sessions": partial(endpoints_part, re.compile(r".*/sessions.*")),
     "functions": functions_part,
     "workspace": partial(methods_part, "Workspace"),
     "home": partial(methods_part, "Home"),

@@ -20,7 +20,7 @@ KINDS: tuple[Kind, ...] = ("manual", "auto", "rescue", "run", "fork", "import", 
 
 
 class Provenance(NamedTuple):
-    """Who made a checkpoint and why; every field may be empty."""
+    """Who made a checkpoint and why. Every field may be empty."""
 
     author: str = ""
     """A user's or an agent's name."""
@@ -62,7 +62,7 @@ class Checkpoint(NamedTuple):
 
 
 class HistoryEvent(NamedTuple):
-    """An event of the history; appended, never changed."""
+    """An event of the history. Appended, never changed."""
 
     seq: int
     at: int

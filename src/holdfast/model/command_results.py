@@ -45,7 +45,7 @@ class CheckpointResult(NamedTuple):
 
 
 class Status(NamedTuple):
-    """The differences between the tree and the checkpoint that it is at."""
+    """The result of `status`."""
 
     workspace: bytes
     last_checkpoint: Checkpoint | None
@@ -70,7 +70,7 @@ class Status(NamedTuple):
 
 
 class Details(NamedTuple):
-    """All that is kept about one checkpoint."""
+    """The result of `show`."""
 
     checkpoint: Checkpoint
     changes: Sequence[Change]
@@ -89,7 +89,7 @@ class Renamed(NamedTuple):
 
 
 class Diff(NamedTuple):
-    """How a target differs from a base. ``renamed`` paths are in no other list."""
+    """The result of `diff`. ``renamed`` paths are in no other list."""
 
     base: CheckpointId | None
     """None: nothing at all (everything is added)."""
@@ -115,7 +115,7 @@ _NO_FILES: Mapping[bytes, Entry | None] = MappingProxyType({})
 
 
 class RestoreResult(NamedTuple):
-    """The result of `restore`, `undo` or `redo`; with ``dry_run`` its preview."""
+    """The result of `restore`, `undo` or `redo`. With ``dry_run`` its preview."""
 
     checkpoint: CheckpointId
     """The state that the tree was brought to."""
@@ -158,7 +158,7 @@ class ForkResult(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """The result of `forget`; with ``dry_run`` its preview."""
+    """The result of `forget`. With ``dry_run`` its preview."""
 
     removed: Sequence[Checkpoint]
     kept: Sequence[tuple[Checkpoint, Sequence[str]]]

@@ -18,7 +18,7 @@ SYMLINK_MODE = stat.S_IFLNK
 
 
 class Entry(NamedTuple):
-    """One file or symbolic link of a manifest, which maps its path to it.
+    """One file or symbolic link. A manifest maps its path to it.
 
     ``mode`` is ``S_IFREG`` with the 0777 permission bits, or exactly `SYMLINK_MODE`.
     """
@@ -54,7 +54,7 @@ def is_entry_mode(mode: int) -> bool:
 
 
 class Change(NamedTuple):
-    """The difference of one path between a base and a target."""
+    """The difference of one path."""
 
     path: bytes
     before: Entry | None
@@ -77,7 +77,7 @@ def after_of(change: Change) -> Entry:
 
 
 class Counts(NamedTuple):
-    """How many paths a changeset adds, modifies (type changes included) and deletes."""
+    """Numbers of paths. Changes of type are modifications."""
 
     added: int = 0
     modified: int = 0
@@ -113,7 +113,7 @@ def compose(first: list[Change], second: list[Change]) -> list[Change]:
 
 
 class NotCaptured(NamedTuple):
-    """A path that a checkpoint does not hold, and why (``socket``, ``too large: …``, ``unreadable: …``, …)."""
+    """A path that a checkpoint does not hold, and why. Such as ``socket``, ``too large: …``, ``unreadable: …``."""
 
     path: bytes
     reason: str

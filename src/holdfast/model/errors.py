@@ -40,17 +40,15 @@ class HoldfastError(Exception):
 
 
 class UsageError(HoldfastError):
-    """The request itself is wrong: a bad argument, a name that means two things, an unknown configuration key (exit
-    2).
-    """
+    """The request is wrong: a bad argument, a name that means two things (exit 2)."""
 
     code = "usage"
     exit_code = 2
 
 
 class ConfigError(UsageError):
-    """A configuration file, variable or flag has an unknown key or a bad value; the message names file, key and
-    reason.
+    """The configuration has an unknown key or a bad value. The message names the file, variable or flag, the
+    key and the reason.
     """
 
     code = "bad_config"
@@ -73,7 +71,7 @@ class RefusedError(HoldfastError):
 
 
 class LockedError(RefusedError):
-    """Another process holds a required lock, and the wait has run out (exit 4)."""
+    """Another process has held a required lock for too long (exit 4)."""
 
     code = "locked"
 
@@ -97,20 +95,20 @@ class HeldError(RefusedError):
 
 
 class IntegrityError(HoldfastError):
-    """Stored bytes are damaged, missing or do not match their checksum (exit 5)."""
+    """Stored bytes are damaged or missing (exit 5)."""
 
     code = "integrity"
     exit_code = 5
 
 
 class FormatError(IntegrityError):
-    """Input that is not in the format it claims, or in a newer version of it; the message names the field (exit 5)."""
+    """Input is not in the format it claims, or in a newer version (exit 5). The message names the field."""
 
     code = "bad_format"
 
 
 class EscapeError(RefusedError):
-    """A path would lead outside the workspace, through a link, or has a name that is never allowed (exit 4)."""
+    """A path leads outside the workspace, through a link, or is never allowed (exit 4)."""
 
     code = "escape"
 
@@ -138,8 +136,8 @@ def room_hint(error: OSError) -> str | None:
 
 
 class ConnectionLostError(StorageError):
-    """The connection to a remote catalog broke, or the database aborted a transaction in favour of another. Nothing of
-    the transaction was kept, so it may be repeated (exit 1).
+    """The connection to a remote catalog broke, or the database aborted a transaction. Another transaction was in its
+    way. Nothing of the transaction was kept, so it may be repeated (exit 1).
     """
 
     code = "connection_lost"
@@ -152,8 +150,8 @@ class UnsupportedError(HoldfastError):
 
 
 class ChannelError(HoldfastError):
-    """The remote executor of commands is gone, does not answer, or violates the protocol (exit 1). Its channel is
-    of no further use.
+    """The remote executor of commands is gone, silent, or violates the protocol (exit 1). Its channel is of no further
+    use.
     """
 
     code = "channel"

@@ -40,7 +40,7 @@ class BackgroundProcess(NamedTuple):
 
 
 class SessionInfo(NamedTuple):
-    """A session, as seen from outside."""
+    """A session."""
 
     id: SessionId
     parent: SessionId | None
@@ -93,7 +93,7 @@ class ForkResult(NamedTuple):
 
 
 class CheckedOut(NamedTuple):
-    """A session that was brought to another of its states."""
+    """The result of `checkout`."""
 
     state: State
     checkpoint: SessionCheckpoint
@@ -107,7 +107,7 @@ class CheckedOut(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """A deleted session, real or planned."""
+    """The result of `delete`. With ``dry_run`` its preview."""
 
     id: SessionId
     directory: bytes | None

@@ -101,7 +101,7 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class CommandEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One command in a session's history."""
+    """A command of a session."""
 
     id: str
     """16 lower-case hex digits, random."""
@@ -131,7 +131,7 @@ class CommandEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The state of a session at one moment."""
+    """A session at one moment."""
 
     id: SessionId
     parent: SessionId | None
@@ -153,7 +153,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class SessionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A state of a session that is kept. Its content names it: it never changes."""
+    """A saved state of a session. Its content names it: it never changes."""
 
     hash: SessionHash
     session: SessionId

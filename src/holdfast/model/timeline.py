@@ -114,7 +114,7 @@ class TimelineFilter(NamedTuple):
 
 
 class TimelinePage(NamedTuple):
-    """Some items, the newest first."""
+    """Items, newest first."""
 
     items: Sequence[TimelineItem]
     cursor: str | None

@@ -81,7 +81,7 @@ ABANDONED: Final = b"[committed: its client ended]"
 
 
 class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One step, as lists show it. Times are nanoseconds since 1970-01-01 UTC."""
+    """One step. Times are nanoseconds since 1970-01-01 UTC."""
 
     id: StepId
     kind: StepKind
@@ -135,7 +135,7 @@ class PathChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConflictInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that was left unchanged."""
+    """An object left unchanged."""
 
     path: bytes
     reason: str

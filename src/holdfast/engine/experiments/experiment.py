@@ -172,9 +172,9 @@ def experiment(
     tell: Tell | None = None,
     stop: threading.Event | None = None,
 ) -> Generator[Experiment]:
-    """Make the attempts and compare them; at the end of the block the forks are deleted. Forks to keep
-    (`Comparison.stays`, which includes the best one's if it has files that no checkpoint holds) are marked before the
-    block, and stay whatever the block raises.
+    """Make the attempts and compare them; the forks go when the block ends. Forks to keep (`Comparison.stays`, which
+    includes the best one's if it has files that no checkpoint holds) are marked before the block, and stay whatever the
+    block raises.
 
     ``make`` makes the `Sessions` of ``session``, on any thread. ``stop`` cancels from another thread: running attempts
     end, and `HoldfastError` (code ``cancelled``) is raised. After an error here no fork remains, and the session is

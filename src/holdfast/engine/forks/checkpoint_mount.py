@@ -68,7 +68,7 @@ class ServedCheckpoint:
 
 
 class Mounted:
-    """A mounted checkpoint, served by threads of this process. Use it as a context manager, or `close` it."""
+    """A mounted checkpoint. Threads of this process serve it. Use it as a context manager, or `close` it."""
 
     def __init__(self, context: Context, checkpoint: Checkpoint, directory: bytes, *, allow_other: bool) -> None:
         self.checkpoint: CheckpointId = checkpoint.id

@@ -53,7 +53,7 @@ class Thinning(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """The checkpoints to keep, by the flags of ``restic forget``; all others go.
+    """The checkpoints to keep, by the flags of ``restic forget``. All others go.
 
     Of each of the last ``keep_hourly`` hours that have a checkpoint the newest stays, and so on. ``keep_within`` is
     seconds before the newest checkpoint of all. ``keep_label`` holds shell patterns (``release-*``); case matters.

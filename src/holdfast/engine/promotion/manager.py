@@ -194,7 +194,7 @@ class Promotions:
         to: str | bytes | os.PathLike[str] | None = None,
         decided: Sequence[DecidedFile] = (),
     ) -> PromotionAnswer:
-        """The result of a promotion before it: ``clean``, ``unchanged`` or ``needs_reapply``. Saves both, changes no
+        """The result of a promotion beforehand: ``clean``, ``unchanged`` or ``needs_reapply``. Saves both, changes no
         tree.
         """
         with self._site.open_home() as opener:
@@ -209,7 +209,7 @@ class Promotions:
             return target_state.plan_answer(combine(context, ours, theirs, None, decided=decided))
 
     def resume(self, name: str = "") -> Promotion:
-        """Resume an interrupted promotion: the one with this id or unique prefix, or the only one.
+        """Resume an interrupted promotion. It is the one with this id or unique prefix, or the only one.
 
         Raises `NotFoundError` (``nothing_unfinished``) if there is none, and as `promote`.
         """
@@ -229,13 +229,13 @@ class Promotions:
         return promotion_from_row(row)
 
     def list(self) -> list[Promotion]:
-        """All promotions of the home, oldest first."""
+        """All promotions, oldest first."""
         with self._site.open_home() as opener:
             return [promotion_from_row(row) for row in PromotionRows(opener.open_home().store.catalog).list()]
 
     def sweep(self, *, force: bool = False) -> PromotionSweep:
-        """Reverse or finish crashed promotions, and remove builds, replaced directories, and the outputs of finished
-        promotions.
+        """Reverse or finish crashed promotions, and remove leftovers. Those are builds, replaced directories, and the
+        outputs of finished promotions.
 
         Old directories that are in use, or have changed since the swap, stay, unless ``force``. It removes only
         directories that the catalog lists as ours, and that are private and the user's own. Promotions in progress are

@@ -205,8 +205,8 @@ class Sessions:
         timeout: float | None = None,
         begins: bool = False,
     ) -> Session:
-        """Hold a session in its present state. Waits ``timeout`` seconds for it (None: the settings'). ``begins``: a
-        command or a fork follows at once, and its scan of the tree replaces the one here.
+        """Hold a session. Waits ``timeout`` seconds for it (None: the settings'). ``begins``: a command or a fork
+        follows at once, and its scan of the tree replaces the one here.
 
         Recovers from a killed process: replays the journal, saves an unrecorded tree, makes a missing directory anew.
         Raises `NotFoundError` (``no_session``, ``no_workspace``), `RefusedError` (``not_owner``), `LockedError`
@@ -353,18 +353,18 @@ class Sessions:
         return own if tiers.rows.has(own) else name
 
     def info(self, id: str) -> SessionInfo:  # noqa: A002 - the field's own name
-        """One session as it is now. Takes no lock. Raises `NotFoundError` (``no_session``)."""
+        """One session. Takes no lock. Raises `NotFoundError` (``no_session``)."""
         home, tiers = self._open_read_only()
         return self._info(home, tiers, self._get(tiers, id), running_processes())
 
     def history(self, id: str, limit: int | None = None) -> list[CommandEntry]:  # noqa: A002
-        """The commands of a session, the last first, at most ``limit``. Takes no lock."""
+        """A session's commands, the last first. At most ``limit``. Takes no lock."""
         home, tiers = self._open_read_only()
         record = self._get(tiers, id)
         return SessionLine(tiers, record, home.store.catalog.clock).load().history(limit)
 
     def branches(self, id: str) -> list[SessionRef]:  # noqa: A002
-        """The branches of a session, by name. Takes no lock."""
+        """A session's branches, by name. Takes no lock."""
         _, tiers = self._open_read_only()
         return [ref for ref in tiers.rows.refs(self._get(tiers, id).id) if ref.type == "branch"]
 

@@ -89,7 +89,7 @@ class Session:
 
     @property
     def root(self) -> bytes:
-        """The directory that it works in."""
+        """Its directory."""
         return self._context.workspace.path
 
     @property
@@ -119,7 +119,7 @@ class Session:
 
     @property
     def head(self) -> SessionCheckpoint:
-        """The state that was saved last."""
+        """The last saved state."""
         return self._line.head
 
     @property
@@ -143,11 +143,11 @@ class Session:
         return self._context.settings.session
 
     def environment(self) -> dict[str, str]:
-        """The environment of its commands: this process's, with the session's changes."""
+        """Its commands' environment: this process's, with the session's changes."""
         return journal.environment(self.state, self._base)
 
     def directory(self) -> bytes:
-        """The absolute path where a command starts; it may have been deleted."""
+        """Where a command starts, absolute. It may have been deleted."""
         return journal.absolute(self.root, self.state.cwd)
 
     @property
@@ -181,7 +181,7 @@ class Session:
         self._records = False
 
     def configure(self, config: SessionConfig) -> None:
-        """Change the settings of its commands, saved at once."""
+        """Change the settings of its commands. Saved at once."""
         self._refuse_running()
         self._records = None
         self._states.commit("auto", state=msgspec.structs.replace(self.state, config=config))
@@ -306,8 +306,7 @@ class Session:
         generated: bool = False,
         level: Level,
     ) -> CommandEntry:
-        """Journal that a command begins now, and save the state first where that is all that its undo can go by; its
-        entry.
+        """Journal that a command begins; its entry. The state is saved first where that is all that its undo can go by.
 
         Only then may it be started. Raises `UsageError` for what no shell can be given.
         """
@@ -318,7 +317,7 @@ class Session:
     def end(
         self, entry: CommandEntry, result: CommandResult, *, cwd: str, env: Mapping[str, str], duration_ms: int
     ) -> CommandEntry:
-        """Journal how a command has ended; its entry, whole.
+        """Journal how a command has ended; its whole entry.
 
         ``cwd`` is the shell's present directory (absolute, or relative to the root), ``env`` its exports. The state is
         saved if a trigger is due. If the tree cannot be saved, that is logged, and the entry has no ``after``.
@@ -326,11 +325,11 @@ class Session:
         return self._commands.end(entry, result, cwd, env, duration_ms)
 
     def due(self) -> float | None:
-        """Seconds until the idle trigger wants the state saved; None: nothing to save."""
+        """Seconds until the idle trigger wants it saved; None: nothing to save."""
         return self._commands.due()
 
     def history(self, limit: int | None = None) -> list[CommandEntry]:
-        """The commands that have led to this state, the last first, at most ``limit``."""
+        """The commands that led to this state, the last first. At most ``limit``."""
         return self._line.history(limit)
 
     # -- states ---------------------------------------------------------------------------------------------------
@@ -360,12 +359,12 @@ class Session:
         return self._states.branches()
 
     def remove_branch(self, name: str) -> SessionRef:
-        """Remove a branch; its state may be dropped then. Returns the branch. Raises `NotFoundError`."""
+        """Remove a branch. Its state may be dropped then. Returns the branch. Raises `NotFoundError`."""
         return self._states.remove_branch(name)
 
     def find(self, name: str) -> SessionCheckpoint:
-        """The state that ``name`` means: a branch, ``forks/ID`` or ``experiments/ID`` (the newest of that fork),
-        another session's ``branches/ID/NAME``, or a prefix of a session checkpoint's hash (4 digits at least).
+        """The state that ``name`` means: a branch, ``forks/ID`` or ``experiments/ID`` (their newest), another session's
+        ``branches/ID/NAME``, or 4 or more first digits of a session checkpoint's hash.
 
         Raises `NotFoundError` (code ``no_state``), `UsageError` for an ambiguous prefix, and `RefusedError` (code
         ``not_owner``) for another owner's.
@@ -377,7 +376,7 @@ class Session:
         return self._scope.tiers.past(self.head)
 
     def checkout(self, name: str) -> CheckedOut:
-        """Bring the tree and the shell to another state (see `find`). The present state is saved first, as a branch. If
+        """Bring tree and shell to another state (see `find`). The present state is saved first, as a branch. If
         ``name`` means the newest state of a fork, the fork's unsaved changes are saved and brought as well.
 
         `Workspace.restore` restores the tree, and ``undo`` can reverse that; files that changed meanwhile are skipped.
@@ -421,7 +420,7 @@ class Session:
         type: RefType = "fork",  # noqa: A002 - likewise
         metadata: Mapping[str, str] | None = None,
     ) -> ForkResult:
-        """Begin another session from this state, or from ``checkpoint`` (see `find`), in a directory of its own.
+        """Begin a session from this state or ``checkpoint`` (see `find`), in its own directory.
 
         The best snapshot provider makes it, or ``provider``; if none can, its files are written out. ``with_ignored``:
         it must have the present ignored files, too. ``on_branch``: the provider ``git`` makes it, with this branch of
@@ -476,20 +475,20 @@ class Session:
         self._set_shared(sorted({*self.shared, check_agent(agent)}))
 
     def unshare(self, agent: str) -> None:
-        """Take the session away from another agent. Raises as `share`."""
+        """Take it away from another agent. Raises as `share`."""
         self._set_shared([name for name in self.shared if name != agent])
 
     def keep(self) -> None:
-        """Keep an experiment's fork after the experiment."""
+        """Keep an experiment's fork. It stays after the experiment."""
         from holdfast.engine.sessions.lifecycle.fork_creation import keep
 
         if self._line.record.purpose == "experiment":
             self._line.record = keep(self._rows, self._line.record, self._context.clock.now())
 
     def delete(self) -> Deleted:
-        """Delete it and its states, and close it. A fork's directory and checkpoints are deleted permanently; a session
-        in place leaves the workspace unchanged. Only its owner may delete it. Returns the deleted parts, with files
-        that no checkpoint holds.
+        """Delete it with its states. It is closed then. A fork's directory and checkpoints are deleted permanently; a
+        session in place leaves the workspace unchanged. Only its owner may delete it. Returns the deleted parts, with
+        files that no checkpoint holds.
         """
         from holdfast.engine.sessions.holder.lock import lock_path, remove_lock
         from holdfast.engine.sessions.identifiers import check_is_owner

@@ -65,7 +65,7 @@ class Finding(NamedTuple):
 def diagnose(
     path: str | bytes | os.PathLike[str] = ".", *, home: str | bytes | os.PathLike[str] | None = None
 ) -> Sequence[Finding]:
-    """Check everything; ``path`` is in the workspace, if there is one. Takes a second or two.
+    """Check everything, as `holdfast doctor`. ``path`` is in the workspace, if there is one. Takes a second or two.
 
     Raises nothing for what it finds: a failed check is a finding, too.
     """
@@ -110,8 +110,8 @@ def diagnose(
 
 
 def repair_catalog(home: str | bytes | os.PathLike[str] | None = None) -> RepairedCatalog | None:
-    """Restore a damaged or lost catalog of the home from its newest backup and the objects' own records; None if it is
-    intact. The damaged file is kept beside it.
+    """Restore a damaged or lost catalog; None if it is intact. Its sources are the newest backup and the objects' own
+    records. The damaged file is kept beside it.
 
     No other process may have the home open. Raises `LockedError` if one has, `NotFoundError` if the home never
     held data, `UnsupportedError` for a catalog on a server, `StorageError` without room for it: then all is as before.

@@ -56,7 +56,7 @@ class StoreFace:
         return collect(self._shared, grace=grace, recount=recount, dry_run=dry_run, progress=progress)
 
     def verify(self, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
-        """Verify the store, and report what is damaged; ``read_data`` reads and hashes every stored byte."""
+        """Verify the store; ``read_data`` reads and hashes every stored byte. Reports what is damaged."""
         from holdfast.engine.upkeep.housekeeping import verify
 
         return verify(self._shared, read_data=read_data, progress=progress)
@@ -81,7 +81,7 @@ def open_home(
     flags: Mapping[str, object] | None = None,
     freeing: bool = False,
 ) -> Home:
-    """Open the home without opening a workspace: all of them may be deleted.
+    """Open the home alone. It needs no workspace.
 
     ``home`` is the directory that holds everything (default: ``$HOLDFAST_HOME``, else the XDG data directory). Raises
     `NotFoundError` if it does not exist yet. ``freeing`` as in `open`.
@@ -107,13 +107,13 @@ class Home(StoreFace):
         return self._opener.home
 
     def log(self, limit: int | None = None) -> Log:
-        """The checkpoints of all workspaces, newest first; ``limit`` is a number from 0, None means all."""
+        """The checkpoints of all workspaces, newest first. ``limit`` is a number from 0; None means all."""
         from holdfast.engine.history.queries import log_of_home
 
         return log_of_home(self._context, limit)
 
     def cat(self, name: str, path: str | bytes) -> Iterator[bytes]:
-        """The content of ``path`` in a checkpoint, as `Workspace.cat`; ``name`` is its id or a unique prefix."""
+        """As `Workspace.cat`, by id or a unique prefix."""
         from holdfast.engine.history.queries import cat
         from holdfast.engine.history.revisions import resolve_id
 
@@ -131,7 +131,7 @@ class Home(StoreFace):
         return forget_gone(self._context, dry_run=dry_run)
 
     def mount_fork(self, directory: str | bytes | os.PathLike[str], *, server: MountServer | None = None) -> bytes:
-        """Mount a fork of ``Workspace.fork(mount=True)`` again, with all its changes.
+        """Mount a fork of ``Workspace.fork(mount=True)`` again. It has all its changes.
 
         Returns its real path. A process of its own serves it, until `unmount`; ``server`` as in `Workspace.fork`.
         Raises `NotFoundError` if it is no such fork, `RefusedError` if it is mounted already or its directory is no
@@ -143,7 +143,7 @@ class Home(StoreFace):
         return mount_again(self._opener, os.fsencode(directory), server)
 
     def unmount(self, directory: str | bytes | os.PathLike[str]) -> bytes:
-        """Unmount a fork or a checkpoint; its real path. A fork's changes are kept.
+        """Unmount a fork or a checkpoint. Returns its real path. A fork's changes are kept.
 
         Raises `RefusedError` while a process uses it, `NotFoundError` if nothing of Holdfast is mounted there.
         """
@@ -153,7 +153,7 @@ class Home(StoreFace):
         return unmount(self._opener, os.fsencode(directory))
 
     def materialise(self, directory: str | bytes | os.PathLike[str]) -> bytes:
-        """Turn a fork by mount into a plain directory, with uncaptured files; its real path.
+        """Turn a fork by mount into a plain directory, with uncaptured files. Returns its real path.
 
         Raises `RefusedError` while a process uses it, `StorageError` if there is no room; it is a fork as before then.
         """

@@ -88,9 +88,9 @@ class WorkspaceQueries(WorkspaceFace):
         limit: int = 100,
         cursor: str | None = None,
     ) -> TimelinePage:
-        """All that happened here, newest first, in pages: events, runs, prompts, steps, barriers, held operations,
-        commands of sessions. At most ``limit`` items; the page's ``cursor`` gives the
-        next ones. See `holdfast.model.timeline` for what an item says, and what the filters mean.
+        """All that happened, newest first, in pages. It has events, runs, prompts, steps, barriers, held operations,
+        and commands of sessions. At most ``limit`` items; the page's ``cursor`` gives the next ones. See
+        `holdfast.model.timeline` for what an item says, and what the filters mean.
         """
         from holdfast.engine.history.timeline import timeline
         from holdfast.model.timeline import TimelineFilter
@@ -109,7 +109,7 @@ class WorkspaceQueries(WorkspaceFace):
         steps: bool = False,
         progress: Progress | None = None,
     ) -> Iterator[TimelineItem]:
-        """The rows of `holdfast log`, newest first; with ``steps`` also steps, barriers and held operations. It groups
+        """The rows of `holdfast log`, newest first. With ``steps`` also steps, barriers and held operations. It groups
         the rows of `timeline`: a run is one row, and so is a command of a session with its checkpoint. Imported
         checkpoints are included. Consume it while the workspace is open. ``progress`` is called for every examined row,
         matching or not; an error that it raises ends the query.
@@ -133,7 +133,7 @@ class WorkspaceQueries(WorkspaceFace):
         cursor: str | None = None,
         down_to: str | None = None,
     ) -> TimelinePage:
-        """Pages of `log_rows`: at most ``limit`` rows, from the ``cursor`` of the page before; ``down_to``: only down
+        """Pages of `log_rows`, from the ``cursor`` of the page before. At most ``limit`` rows; ``down_to``: only down
         to that cursor. Steps of runs are left out. The cost depends on the page, not on the length of the history; a
         page may have fewer rows where few match the filters.
         """
@@ -145,31 +145,31 @@ class WorkspaceQueries(WorkspaceFace):
         return log_page(self._context, wanted, limit=limit, cursor=cursor, until=down_to, sessions=sessions)
 
     def position(self) -> HistoryPosition:
-        """The tree's position in the history, and the states that `redo` leads to."""
+        """The tree's place in the history, and where `redo` leads."""
         from holdfast.engine.history.queries import position
 
         return position(self._context)
 
     def history_revision(self) -> str:
-        """A text that changes with every new item of the timeline; takes no lock."""
+        """A text that changes with the timeline. Takes no lock."""
         from holdfast.engine.history.queries import history_revision
 
         return history_revision(self._context)
 
     def relatives(self, checkpoints: Iterable[CheckpointId]) -> Mapping[CheckpointId, Relatives]:
-        """The forks that began at each of ``checkpoints``, and the merges into it."""
+        """The forks of each checkpoint, and the merges into it."""
         from holdfast.engine.history.queries import relatives
 
         return relatives(self._context, checkpoints)
 
     def browse(self, name: str, path: str | bytes = b"") -> StatePlace:
-        """A file of a checkpoint, or a directory (empty: the root) with its items."""
+        """A file of a checkpoint, or a directory with its items. An empty path is the root."""
         from holdfast.engine.history.queries import browse
 
         return browse(self._context, self.resolve(name), os.fsencode(path).strip(b"/"))
 
     def line_origins(self, name: str, path: str | bytes) -> LineOrigins:
-        """Which change each line of a file of a checkpoint comes from, with its steps and the prompt before it; see
+        """The change that each line of a file comes from. Each has its steps and the prompt before it; see
         `holdfast.engine.diffs.line_origins`.
         """
         from holdfast.engine.diffs.line_origins import line_origins
@@ -192,7 +192,7 @@ class WorkspaceQueries(WorkspaceFace):
         ]
 
     def show(self, name: str = "@") -> Details:
-        """One checkpoint: its record, its changes, the paths that it did not capture."""
+        """One checkpoint, its changes, and what it did not capture."""
         from holdfast.engine.history.queries import show
 
         return show(self._context, self.resolve(name))
@@ -212,7 +212,7 @@ class WorkspaceQueries(WorkspaceFace):
         return row_details(self._context, item)
 
     def row_diff(self, found: RowDetails) -> Diff:
-        """The changes of a row as a diff, with the renames among them. Raises `NotFoundError` if a state of it was
+        """The changes of a row as a diff. Renames are among them. Raises `NotFoundError` if a state of it was
         forgotten.
         """
         from holdfast.engine.diffs.tree_diff import diff
@@ -222,13 +222,13 @@ class WorkspaceQueries(WorkspaceFace):
         return diff(self._context, found.before, found.item.checkpoint)
 
     def resolve(self, name: str) -> CheckpointId:
-        """The checkpoint that ``name`` means; raises `NotFoundError`, or `UsageError` if it means several."""
+        """The checkpoint that ``name`` means. Raises `NotFoundError`, or `UsageError` if it means several."""
         from holdfast.engine.history.revisions import resolve_name
 
         return resolve_name(self._context, name)
 
     def cat(self, name: str, path: str | bytes) -> Iterator[bytes]:
-        """The content of ``path`` in a checkpoint, in pieces (of a symbolic link: its target), verified."""
+        """The verified content of a file in a checkpoint, in pieces. Of a symbolic link it is the target."""
         from holdfast.engine.history.queries import cat
 
         return cat(self._context, self.resolve(name), os.fsencode(path))
@@ -236,7 +236,7 @@ class WorkspaceQueries(WorkspaceFace):
     def diff(
         self, a: str | None = None, b: str | None = None, *, paths: Sequence[str | bytes] = (), renames: bool = True
     ) -> Diff:
-        """How ``b`` (None: the tree as it is) differs from ``a`` (None: ``@``), limited to ``paths``."""
+        """How ``b`` (None: the tree) differs from ``a`` (None: ``@``). ``paths`` limit it."""
         from holdfast.engine.diffs.tree_diff import diff
 
         target = None if b is None else self.resolve(b)
@@ -250,7 +250,7 @@ class WorkspaceQueries(WorkspaceFace):
         return diff(self._context, None, self.resolve(name))
 
     def patch(self, diff: Diff, *, context: int = 3, binary: bool = False) -> Iterator[bytes]:
-        """The unified text of a diff, as ``git apply`` takes it; ``binary`` includes the content of binary files."""
+        """A diff as text for ``git apply``. ``binary`` includes the content of binary files."""
         from holdfast.engine.diffs.patch_text import patch
 
         return patch(diff, self.diff_contents(diff).fetch, context=context, binary=binary)
@@ -262,25 +262,25 @@ class WorkspaceQueries(WorkspaceFace):
         return planned_diff(self._context, planned)
 
     def planned_patch(self, planned: PlannedDiff, *, context: int = 3) -> Iterator[bytes]:
-        """A planned diff as text, as `patch` gives it."""
+        """A planned diff as text. As by `patch`."""
         from holdfast.engine.diffs.patch_text import patch
 
         return patch(planned.diff, planned.contents.fetch, context=context)
 
     def diff_stat(self, diff: Diff) -> list[FileStat]:
-        """How many lines each file of a diff gains and loses."""
+        """How many lines each file gains and loses."""
         from holdfast.engine.diffs.patch_text import stat
 
         return stat(diff, self.diff_contents(diff).fetch)
 
     def diff_json(self, diff: Diff) -> answers.Diff:
-        """A diff as the documented JSON object, with the text of each modified file."""
+        """A diff as its JSON object. It has the text of each modified file."""
         from holdfast.engine.diffs.patch_text import to_json
 
         return to_json(diff, self.diff_contents(diff).fetch)
 
     def diff_contents(self, diff: Diff) -> DiffContents:
-        """The content of both sides of a diff, file by file, for as long as the workspace is open."""
+        """The content of both sides of a diff, read by ``fetch(entries)``. It works while the workspace is open."""
         from holdfast.engine.diffs.tree_diff import DiffContents
 
         return DiffContents(self._context, diff)
@@ -315,8 +315,8 @@ class WorkspaceSteps(WorkspaceFace):
         return step_changes(self._context, step)
 
     def conflicts(self, step: int) -> Sequence[ConflictInfo]:
-        """Paths left as they are when a finished step was last undone, redone or rolled back. Each with the reason,
-        such as an edit by another process, and where the step's version is kept. Raises `NotFoundError`.
+        """Paths left alone when a step was last undone, redone or rolled back. Each with the reason, such as an edit by
+        another process, and where the step's version is kept. Raises `NotFoundError`.
         """
         from holdfast.engine.opening.undo_log import step_conflicts
 
@@ -330,7 +330,7 @@ class WorkspaceSteps(WorkspaceFace):
         return discard_steps(self._context)
 
     def discard_other_version(self) -> bool:
-        """Delete the set-aside undo logs of other versions; False if there are none."""
+        """Delete undo logs of other versions; False if there are none."""
         forbid_inside_run(self._context, "forgetting")
         from holdfast.engine.opening.undo_log import discard_other_version
 
@@ -342,7 +342,7 @@ class WorkspaceSteps(WorkspaceFace):
             return log.begin(label)
 
     def commit_step(self, step: int | None = None) -> StepInfo:
-        """Close an explicit step; by default the open one."""
+        """Close an explicit step. By default the open one."""
         with self._undo_log() as log:
             return log.commit(self._explicit(log, step))
 
@@ -352,20 +352,20 @@ class WorkspaceSteps(WorkspaceFace):
             return log.rollback(self._explicit(log, step))
 
     def barriers(self) -> Sequence[BarrierInfo]:
-        """The edits by others that the undo log knows of, oldest first."""
+        """The known edits by others, oldest first."""
         from holdfast.engine.opening.undo_log import list_barriers
 
         return list_barriers(self._context)
 
     def held(self) -> Sequence[TicketInfo]:
-        """The operations that wait for a person; takes no lock."""
+        """The operations that wait for a person. Takes no lock."""
         from holdfast.engine.opening.undo_log import open_if_running
 
         with open_if_running(self._context) as log:  # only a keeper holds operations
             return [] if log is None else log.held()
 
     def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
-        """Let a held operation happen, or deny it: its step is then rolled back. Raises `NotFoundError`."""
+        """Let a held operation happen, or deny it and roll its step back. Raises `NotFoundError`."""
         with self._undo_log() as log:
             return log.answer(ticket, allow=allow)
 
@@ -400,7 +400,7 @@ def init(
     write_ignore: bool = False,
     flags: Mapping[str, object] | None = None,
 ) -> Workspace:
-    """Begin to remember the directory ``path`` and open it. Idempotent: an existing workspace is just opened.
+    """Begin to remember a directory, and open it. Idempotent: an existing workspace is just opened.
 
     Nothing is written into the directory, unless ``write_ignore`` asks for a ``.checkpointignore`` with the default
     patterns (an existing one is left as it is). ``home`` is where everything is kept (default: ``$HOLDFAST_HOME``,
@@ -429,7 +429,7 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
     freeing: bool = False,
     create: bool = False,
 ) -> Workspace:
-    """Open the workspace at ``path`` or the nearest one above it; raises `NotFoundError` if there is none.
+    """Open the workspace at ``path``, or the nearest above. Raises `NotFoundError` if there is none.
 
     ``create`` makes ``path`` a workspace in that case, as `init` does, with its errors; this is logged. ``lenient``: if
     the workspace's ``holdfast.toml`` is wrong, use its last saved version instead of raising `ConfigError`, so that a
@@ -466,7 +466,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
 
     @property
     def id(self) -> WorkspaceId:
-        """The workspace's id."""
+        """Its id."""
         return self._context.workspace.id
 
     @property
@@ -476,7 +476,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
 
     @property
     def misconfigured(self) -> ConfigError | None:
-        """The mistake in its ``holdfast.toml``, if it was opened ``lenient``."""
+        """The mistake in its ``holdfast.toml``, if opened ``lenient``."""
         return self._context.misconfigured
 
     @property
@@ -486,7 +486,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
 
     @property
     def folder(self) -> bytes:
-        """Its own folder in the home: index, lock, socket, log of the watcher."""
+        """Its folder in the home. It has index, lock, socket and log of the watcher."""
         return self._context.folder
 
     # -- saving -------------------------------------------------------------------------------------------------
@@ -504,7 +504,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
 
     @property
     def vm_image(self) -> str:
-        """The name of the image that the virtual machines of this workspace begin as."""
+        """The name of its virtual machines' image."""
         return self._settings.vm.image
 
     def checkpoint(
@@ -518,7 +518,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         full_hash: bool = False,
         progress: Progress | None = None,
     ) -> CheckpointResult:
-        """Save the tree's present state. Atomic, and durable when it returns (I4).
+        """Save the tree. Atomic, and durable when it returns (I4).
 
         If nothing changed, no checkpoint is made and ``created`` is False. The one that holds this state becomes manual
         and gets the label in addition to its own (see ``labelled``), and author, message and command where it has none.
@@ -543,7 +543,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return label_checkpoint(self._context, self.resolve(name), label)
 
     def prompt(self, text: str, *, author: str | None = None) -> CheckpointResult:
-        """Save the present state before an agent acts, and add its prompt to the history, with or without changes. The
+        """Save the tree before an agent acts, and add its prompt to the history. It is added without changes, too. The
         kind is ``auto``; ``prompt`` of the result is its number, and ``undo(to=…)`` returns to the state before it. The
         first 4,000 characters of a longer text are kept. ``author`` and errors as in `checkpoint`.
         """
@@ -552,7 +552,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return prompt(self._context, text, self._settings.identity.author if author is None else author)
 
     def status(self) -> Status:
-        """The differences between the tree and its present checkpoint (``@``). Changes nothing."""
+        """How the tree differs from its checkpoint (``@``). Changes nothing."""
         found = ask_watcher(self._context, lambda watcher: watcher.status())
         if found is not None:
             return found
@@ -569,7 +569,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return list(tree.excluded_paths()) if isinstance(tree, LocalTree) else []
 
     def estimate(self) -> CaptureEstimate | None:
-        """The size of a first checkpoint if that is unusual, else None."""
+        """The size of a first checkpoint if unusual, else None."""
         limits = self._settings.capture
         if self._context.catalog.cursor(self.id).head is not None:
             return None
@@ -582,13 +582,13 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return found if found.files > most_files or found.bytes > most_bytes else None
 
     def write_ignore(self) -> bool:
-        """Write the default ``.checkpointignore`` into the root; False if there is one already."""
+        """Write the default ``.checkpointignore``; False if there is one."""
         from holdfast.files.ignore.rules import write_default_ignore
 
         return write_default_ignore(self._context.workspace.path)
 
     def let_go(self) -> None:
-        """Hold nothing back from retention any more, as for a fork that has served its turn.
+        """Hold nothing back from retention any more. It is for a fork that has served its turn.
 
         Its checkpoints stay until they are forgotten; `init` in its directory begins a new workspace.
         """
@@ -607,7 +607,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         exact: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
-        """Restore the tree, or only ``paths`` of it, to a checkpoint; its present state is saved first (I6).
+        """Restore the tree, or ``paths`` of it, to a checkpoint; the tree is saved first (I6).
 
         Touches only paths that differ, and deletes only paths that the rescue checkpoint holds (I5). Atomic per file;
         if it is cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that another process
@@ -649,8 +649,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         *,
         progress: Progress | None = None,
     ) -> RestoreResult | None:
-        """Restore the ``chosen`` parts of `restore_differences`: as `restore`, in one restore that `undo` takes back;
-        None if that changes nothing. Raises `RefusedError` (``changed_meanwhile``) if one of the files has changed
+        """Restore the ``chosen`` parts of `restore_differences`; None if that changes nothing. As `restore`, in one
+        restore that `undo` takes back. Raises `RefusedError` (``changed_meanwhile``) if one of the files has changed
         since.
         """
         forbid_inside_run(self._context, "a restore")
@@ -667,7 +667,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ForkMerge:
-        """Merge a fork into the tree: its directory, its workspace's id, or a checkpoint (docs/reference/merge.md).
+        """Merge a fork: its directory, its workspace's id, or a checkpoint (docs/reference/merge.md).
 
         Both trees are saved first. Overlaps go up the ladder of the settings, except files that ``resolutions`` decide.
         If overlaps stay open, nothing is changed and the result lists them; otherwise the tree becomes the merged
@@ -696,7 +696,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return done._replace(not_captured=source.not_captured)
 
     def next_reapply(self) -> dict[str, Any] | None:
-        """The change that waits longest for an agent, of merges into this workspace, or None.
+        """The change that waits longest for an agent, or None. It is of a merge into this workspace.
 
         The caller holds it for ``merge.lease``: docs/reference/ladder.md has its fields.
         """
@@ -705,13 +705,14 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return take(self._context, self._context.clock, self._context.random(16).hex(), self.id)
 
     def waiting_reapplies(self, *, limit: int = 100) -> list[dict[str, Any]]:
-        """The waiting changes of merges into this workspace, without content."""
+        """The changes that wait for an agent, without content."""
         from holdfast.engine.merging.reapply.answer_queue import list_waiting
 
         return list_waiting(self._context, self._context.clock.now(), limit=limit, workspace=self.id)
 
     def answer_reapply(self, name: str, token: str, answer: Mapping[str, Any]) -> str:
-        """Answer a change that `next_reapply` gave (its ``id`` and ``token``); ``answered`` or ``declined``.
+        """Answer a change of `next_reapply`. ``name`` is its ``id``; it has the ``token``, too. Returns ``answered`` or
+        ``declined``.
 
         Nothing is merged by that: the next `merge` of the same fork uses it. Raises as `answer_queue.answer`.
         """
@@ -720,9 +721,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return give(self._context, self._context.clock, name, token, dict(answer), self.id)
 
     def restore_continue(self, *, as_state: bool = False, progress: Progress | None = None) -> RestoreResult:
-        """Finish a restore or fork that was cut short. Paths that other processes changed since stay, and are in
-        ``skipped`` with the place of the other version. Raises `NotFoundError` if there is none. For ``as_state`` see
-        `restore`.
+        """Finish an interrupted restore or fork. Paths that other processes changed since stay, and are in ``skipped``
+        with the place of the other version. Raises `NotFoundError` if there is none. For ``as_state`` see `restore`.
         """
         forbid_inside_run(self._context, "a restore")
         from holdfast.engine.history.recovery import resume
@@ -731,7 +731,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
             return resume(self._context, progress, as_state=as_state)
 
     def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
-        """Reverse a restore that was cut short: the tree returns to its state before; see `restore_continue`."""
+        """Reverse an interrupted restore. The tree returns to its state before; see `restore_continue`."""
         forbid_inside_run(self._context, "a restore")
         from holdfast.engine.history.recovery import abandon
 
@@ -739,7 +739,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
             return abandon(self._context, progress)
 
     def unfinished(self) -> Operation | None:
-        """The restore that was cut short, if there is one."""
+        """The interrupted restore, if any."""
         from holdfast.engine.opening.operation_journal import unfinished
 
         return unfinished(self._context)
@@ -757,12 +757,11 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
-        """Take back the newest ``count`` changes to the tree, all since a prompt (``to``), one or more steps, or a run.
-        ``to`` is the number of the prompt; an empty ``run`` is the newest. Unsaved changes are saved first, and count
-        as the newest change. Steps that depend on each other are one change. A step in progress keeps its changes:
-        newer ones that are independent of it are taken back; for older ones the error (``step_open``) names the process
-        that keeps the step open. ``stop`` ends the processes of the ``run`` first, and no others: SIGTERM to each of
-        them, then SIGKILL.
+        """Take back the newest ``count`` changes, all since a prompt (``to``), steps, or a run. ``to`` is the number of
+        the prompt; an empty ``run`` is the newest. Unsaved changes are saved first, and count as the newest change.
+        Steps that depend on each other are one change. A step in progress keeps its changes: newer ones that are
+        independent of it are taken back; for older ones the error (``step_open``) names the process that keeps the step
+        open. ``stop`` ends the processes of the ``run`` first, and no others: SIGTERM to each of them, then SIGKILL.
 
         Steps of a `run` are reversed exactly, ignored files included; other changes by checkpoints. Raises
         `RefusedError` if another process has changed the same paths since, unless ``force``. ``recorded_only`` takes
@@ -808,8 +807,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> RestoreResult:
-        """Bring back the newest ``count`` undone changes, or one or more undone steps. Steps come back
-        together, also if others came later.
+        """Bring back the newest ``count`` undone changes, or undone steps. Steps come back together, also if others
+        came later.
         """
         forbid_inside_run(self._context, "a redo")
         from holdfast.engine.history.undo import redo, redo_steps
@@ -837,7 +836,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         bridge: bool = False,
         outside: OutsidePolicy | None = None,
     ) -> RunResult:
-        """Run a command (its argument list) so that all its changes can be undone: `undo`, ``undo(run="")``.
+        """Run a command (its argument list); `undo` and ``undo(run="")`` take it back.
 
         It has this process's terminal, directory and environment (with ``HOLDFAST_RUN``), unless others are given. The
         state is saved before and after. ``one_step``: all of it is one step. ``guard``: mass deletion and large
@@ -859,14 +858,14 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         )
 
     def vm_status(self) -> MachineStatus:
-        """The running virtual machines of this workspace, and the disk that stays."""
+        """Its running virtual machines, and the kept disk."""
         from holdfast.engine.running.machine_state import machine_status
 
         return machine_status(self._context)
 
     def vm_reset(self) -> bool:
-        """Remove the disk that stays between virtual machines; whether there was one. The workspace's files
-        are no part of it. Raises `RefusedError` (``machine_running``) while one runs.
+        """Remove the kept disk of virtual machines; whether there was one. The workspace's files are no part of it.
+        Raises `RefusedError` (``machine_running``) while one runs.
         """
         from holdfast.engine.running.machine_state import reset_machine
 
@@ -881,7 +880,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         server: MountServer | None = None,
         progress: Progress | None = None,
     ) -> ForkResult:
-        """Write a checkpoint out into ``directory`` (which must not exist, or be empty) as a workspace of its own.
+        """Write a checkpoint out as a workspace of its own. ``directory`` must not exist, or be empty.
 
         Without a ``name`` it is the present state: unsaved changes are saved first, as a checkpoint of the kind
         ``auto``. Raises `ConfigError` while the workspace's ``holdfast.toml`` is wrong, since files that it excludes
@@ -920,7 +919,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         at: str | None = None,
         allow_other: bool = False,
     ) -> Mounted:
-        """Mount a checkpoint, read-only, on ``directory``, which must be empty or is made for the duration.
+        """Mount a checkpoint, read-only. ``directory`` must be empty, or is made for the duration.
 
         With ``at``, an ISO 8601 time or an age (``2h``), it is the checkpoint that was newest then, and ``name`` is
         ignored. Threads of this process serve it until `Mounted.close`, which must precede the workspace's; until then
@@ -944,8 +943,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         allow_other: bool = False,
         server: MountServer | None = None,
     ) -> tuple[CheckpointId, int]:
-        """As `mount`, but a process of its own serves it, until `Home.unmount`. Returns the checkpoint and the process
-        id.
+        """As `mount`, by a process of its own, until `Home.unmount`. Returns the checkpoint and the process id.
 
         ``server`` as in `fork`.
         """
@@ -992,8 +990,8 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         forbid_inside_run(self._context, "watching")
 
     def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> str | None:
-        """Save automatically after changes, until a signal or `WatchClient.stop`. Idle sessions here, and their forks,
-        are saved as well (`holdfast.engine.sessions.idle.idle_schedule`).
+        """Save after changes, until a signal or `WatchClient.stop`. Idle sessions here, and their forks, are saved as
+        well (`holdfast.engine.sessions.idle.idle_schedule`).
 
         Returns None if everything is saved at the end, else the reason. ``ready`` is called when other commands can
         connect. Raises `LockedError` if the workspace has a watcher already.
@@ -1013,7 +1011,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     # -- keeping house ------------------------------------------------------------------------------------------
 
     def forget(self, names: Sequence[str] = (), *, policy: Policy | None = None, dry_run: bool = False) -> Forgotten:
-        """Remove checkpoints: the named ones, or those that ``policy`` (None: the settings') does not keep.
+        """Remove the named checkpoints, or those that ``policy`` (None: the settings') does not keep.
 
         A live fork's origin is refused when named and kept otherwise. Removed checkpoints' changesets are composed into
         their children's; `gc` frees unused content after the grace time.
@@ -1042,7 +1040,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return stats(self._context)
 
     def export(self, names: Sequence[str], file: str | bytes | os.PathLike[str]) -> list[CheckpointId]:
-        """Write checkpoints with their ancestors to one ``.tar.zst``, atomically; returns the ids of all that it
+        """Write checkpoints with their ancestors to a bundle (``.tar.zst``). Atomic. Returns the ids of all that it
         holds.
         """
         from holdfast.engine.upkeep.bundle_export import export_bundle
@@ -1050,7 +1048,9 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return export_bundle(self._context, [self.resolve(name) for name in names], os.fsencode(file))
 
     def import_(self, file: str | bytes | os.PathLike[str]) -> list[CheckpointId]:
-        """Take the checkpoints of a bundle in, as this workspace's. The file is hostile until all of it is verified."""
+        """Take in the checkpoints of a bundle. They are this workspace's from then on. The file is hostile until all of
+        it is verified.
+        """
         forbid_inside_run(self._context, "an import")
         from holdfast.engine.upkeep.bundle_import import import_bundle
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Stats(NamedTuple):
-    """The catalog's statistics, in bytes unless stated otherwise. Exact while no counts are unsettled."""
+    """The result of `stats`. Numbers are bytes unless stated otherwise. Exact while no counts are unsettled."""
 
     workspaces: int
     """How many are live."""

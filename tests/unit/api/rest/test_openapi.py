@@ -32,6 +32,11 @@ def test_the_document_has_every_endpoint_once_and_nothing_else() -> None:
     assert all(operation["summary"] for methods in paths.values() for operation in methods.values())
 
 
+def test_the_page_has_every_endpoint_once() -> None:
+    found = re.findall(r"^- `([A-Z]+) (/[^`]*)`", PAGE, re.MULTILINE)
+    assert sorted(found) == sorted(map(where, ENDPOINTS))
+
+
 def test_the_document_refers_to_nothing_that_is_not_there() -> None:
     whole = DOCUMENT
     for reference in set(re.findall(r'"\$ref":"#/([^"]+)"', msgspec.json.encode(whole).decode())):
@@ -42,7 +47,7 @@ def test_the_document_refers_to_nothing_that_is_not_there() -> None:
 
 
 def test_every_code_has_a_status_and_the_page_lists_it_there() -> None:
-    rows = dict(re.findall(r"^\| (\d{3}) \| (.*) \|$", PAGE, re.MULTILINE))
+    rows = dict(re.findall(r"^- (\d{3}): (.*)$", PAGE, re.MULTILINE))
     assert set(map(int, rows)) == set(TITLES)
     for code, status in STATUS.items():
         assert f"`{code}`" in rows[str(status)], code

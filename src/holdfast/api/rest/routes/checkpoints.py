@@ -50,13 +50,13 @@ MOST_DIFFERENT_BYTES = 64 << 20
 
 @endpoint("POST", "/api/exports/{name:str}/checkpoint", rights="write")
 def create_checkpoint(call: Call, name: ExportName, data: JSONBody[NewCheckpoint]) -> faces.Taken:
-    """Save the tree's present state. If nothing has changed, no checkpoint is made and ``created`` is false."""
+    """Save the tree. ``created`` is false if nothing has changed."""
     return _take(call, call.export(name), data)
 
 
 @endpoint("POST", "/api/projects/{project:str}/checkpoints", rights="write")
 def create_project_checkpoint(call: Call, project: ProjectName, data: JSONBody[NewProjectCheckpoint]) -> faces.Taken:
-    """Save the present state of one of a project's exports."""
+    """Save one of a project's exports."""
     rows = _exports_of(call, project)
     chosen = [row for row in rows if data.export in (None, row.name)]
     if not chosen:
@@ -110,7 +110,7 @@ def checkpoint_object(checkpoint: Checkpoint, export: str) -> faces.Checkpoint:
 
 @endpoint("GET", "/api/exports/{name:str}/checkpoints", rights="read")
 def list_checkpoints(call: Call, name: ExportName, limit: Limit = 100, cursor: Cursor = "") -> faces.CheckpointList:
-    """The checkpoints of an export, newest first."""
+    """Its checkpoints, newest first."""
     row, before = call.export(name), _before(call, cursor)
     found = call.store.opener.store().catalog.checkpoints(row.workspace, limit=limit + 1, before=before)
     part, following = page(found, limit, lambda checkpoint: checkpoint.id)
@@ -121,7 +121,7 @@ def list_checkpoints(call: Call, name: ExportName, limit: Limit = 100, cursor: C
 def list_project_checkpoints(
     call: Call, project: ProjectName, limit: Limit = 100, cursor: Cursor = ""
 ) -> faces.CheckpointList:
-    """The checkpoints of all exports of a project, newest first."""
+    """The checkpoints of all its exports, newest first."""
     rows = {row.workspace: row.name for row in _exports_of(call, project)}
     catalog = call.store.opener.store().catalog
     found = catalog.checkpoints_of(list(rows), limit=limit + 1, before=_before(call, cursor))
@@ -187,7 +187,7 @@ def get_checkpoint(call: Call, checkpoint: InCheckpoint) -> faces.CheckpointDeta
 
 @endpoint("DELETE", "/api/checkpoints/{id:str}", rights="admin")
 def delete_checkpoint(call: Call, checkpoint: InCheckpoint) -> faces.Deleted:
-    """Forget a checkpoint. Refused while a workspace, a fork, a session or a mount depends on it."""
+    """Forget it. Refused while a workspace, fork, session or mount depends on it."""
     try:
         found, row, workspace = _opened(call, checkpoint)
     except NotFoundError as error:
@@ -203,7 +203,7 @@ def delete_checkpoint(call: Call, checkpoint: InCheckpoint) -> faces.Deleted:
 def list_files(
     call: Call, checkpoint: InCheckpoint, path: Below = "", limit: Limit = 100, cursor: Cursor = ""
 ) -> faces.FileList:
-    """The files of a checkpoint, by path."""
+    """Its files, by path."""
     from holdfast.store.manifests import manifest
 
     found, _ = require_reachable(call, checkpoint)
@@ -220,7 +220,7 @@ def list_files(
 
 @endpoint("GET", "/api/checkpoints/{id:str}/file", rights="read", media_type="application/octet-stream")
 def get_file(call: Call, checkpoint: InCheckpoint, path: FilePath) -> RawAnswer:
-    """The content of a file in a checkpoint (of a symbolic link: its target), verified."""
+    """The verified content of a file, or target of a symbolic link."""
     from holdfast.store.manifests import manifest
 
     found, row = require_reachable(call, checkpoint)
@@ -242,7 +242,7 @@ def get_file(call: Call, checkpoint: InCheckpoint, path: FilePath) -> RawAnswer:
 def diff_checkpoints(
     call: Call, before: DiffBefore, after: DiffAfter, path: Below = "", content: WithContent = True
 ) -> Diff:
-    """How the second checkpoint differs from the first, with the text of each file that differs."""
+    """How `b` differs from `a`, with the text of differing files."""
     base, _, workspace = _opened(call, before)
     target, _ = require_reachable(call, after)
     below = path_of(path).rstrip(b"/")

@@ -35,7 +35,7 @@ def export_object(call: RequestCall, row: ExportRow) -> faces.Export:
 
 @endpoint("GET", "/api/exports", rights="read")
 def list_exports(call: Call, project: OfProject = "", limit: Limit = 100, cursor: Cursor = "") -> faces.ExportList:
-    """The exports that the token is for, by name."""
+    """The token's exports, by name."""
     rows = call.store.exports.rows.list(
         project=project or None,
         after=decode_cursor(cursor),
@@ -48,7 +48,7 @@ def list_exports(call: Call, project: OfProject = "", limit: Limit = 100, cursor
 
 @endpoint("POST", "/api/exports", rights="admin")
 def create_export(call: Call, data: JSONBody[NewExport]) -> faces.Export:
-    """Serve a directory. A directory that is no workspace becomes one; nothing is written into it."""
+    """Serve a directory, which becomes a workspace if it is none. Nothing is written into it."""
     call.principal.require_all_exports()
     path = None if data.path is None else host_path(data.path)
     try:
@@ -88,7 +88,7 @@ def _made_before(call: RequestCall, body: NewExport, error: RefusedError) -> Exp
 
 @endpoint("GET", "/api/exports/{name:str}", rights="read")
 def get_export(call: Call, name: ExportName) -> faces.ExportDetails:
-    """One export, how its upkeep goes, and how it is configured."""
+    """One export, with its upkeep and configuration."""
     return _details(call, call.export(name))
 
 
@@ -108,7 +108,7 @@ def _configuration(context: Context) -> faces.Configuration:
 
 @endpoint("PUT", "/api/exports/{name:str}", rights="admin")
 def configure_export(call: Call, name: ExportName, data: JSONBody[ExportChange]) -> faces.ExportDetails:
-    """Change the given properties: its directory, automatic checkpoints, mode, project."""
+    """Change only the given properties: directory, automatic checkpoints, mode, project."""
     path = set_value(data.path)
     if path is not None:
         call.principal.require_all_exports()
@@ -126,7 +126,7 @@ def configure_export(call: Call, name: ExportName, data: JSONBody[ExportChange])
 
 @endpoint("DELETE", "/api/exports/{name:str}", rights="admin")
 def delete_export(call: Call, name: ExportName) -> faces.Deleted:
-    """Serve it no more. Its directory and all its checkpoints stay."""
+    """Serve it no more. Its directory and checkpoints stay."""
     call.principal.check_export(name)
     try:
         call.store.exports.remove(name)
@@ -139,6 +139,6 @@ def delete_export(call: Call, name: ExportName) -> faces.Deleted:
 
 @endpoint("GET", "/api/exports/{name:str}/status", rights="read")
 def get_status(call: Call, name: ExportName) -> truncated_results.Status:
-    """The differences between the tree and the checkpoint that it is at."""
+    """How the tree differs from its checkpoint `@`."""
     workspace = call.workspace(name)
     return cut(encode(Status, workspace.status()), "added", "modified", "deleted", "not_captured")

@@ -20,7 +20,7 @@ from holdfast.model.json_encoder import encode
 
 @endpoint("POST", "/api/merge", rights="read", changes=False)
 def merge(call: Call, data: JSONBody[Merge]) -> faces.Merged:
-    """Preview the merge of a line of work into production. Changes nothing."""
+    """Preview the merge of a line of work into production."""
     production, row = require_reachable(call, data.production_checkpoint)
     promoted, _ = require_reachable(call, data.promote_checkpoint)
     since = None if data.fork_checkpoint is None else [require_reachable(call, data.fork_checkpoint)[0].id]
@@ -38,7 +38,7 @@ def merge(call: Call, data: JSONBody[Merge]) -> faces.Merged:
 
 @endpoint("GET", "/api/exports/{name:str}/reapplies", rights="write")
 def list_reapplies(call: Call, name: ExportName, limit: Limit = 100) -> faces.ReapplyList:
-    """The changes that wait to be applied anew, of merges and promotions to this export, the oldest first."""
+    """The changes that wait for an agent, oldest first."""
     found = call.workspace(name).waiting_reapplies(limit=limit)
     return {
         "reapplies": [
@@ -54,7 +54,7 @@ def take_reapply(
     name: ExportName,
     data: JSONBody[TakeReapply],  # noqa: ARG001 - there is nothing in it
 ) -> faces.TakenReapply:
-    """Take the change that waits longest: it is the caller's for `merge.lease`, and then another caller's."""
+    """Take the change that waits longest, for `merge.lease`."""
     found = call.workspace(name).next_reapply()
     if found is None:
         return {"change": None}
@@ -66,7 +66,7 @@ def take_reapply(
 def answer_reapply(
     call: Call, name: ExportName, reapply: InReapply, data: JSONBody[AnswerReapply]
 ) -> faces.AnsweredReapply:
-    """Answer a change that was taken. Nothing is written: the next promotion or merge of the same fork uses it."""
+    """Answer a taken change, for the next promotion or merge of the same fork."""
     chosen = {
         "content": data.content,
         "content_base64": data.content_base64,

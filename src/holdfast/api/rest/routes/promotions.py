@@ -38,7 +38,7 @@ _MOST_ATTEMPTS: Final = 1000
 
 @endpoint("POST", "/api/exports/{name:str}/promote", rights="admin", apart="promote")
 def promote(call: Call, name: ExportName, data: JSONBody[Promote]) -> faces.Promoted:
-    """Bring a line of work to this export: merged, built and found healthy in a copy before anything of it changes."""
+    """Bring `promote_checkpoint`, or the present state of the export `fork`, to this export."""
     row = call.export(name)
     context = call.store.exports.context(row)
     if (data.promote_checkpoint is None) == (data.fork is None):
@@ -126,7 +126,7 @@ def _production(context: Context) -> manager.ProductionRef:
 
 @endpoint("GET", "/api/exports/{name:str}/promotions", rights="read")
 def list_promotions(call: Call, name: ExportName, limit: Limit = 100, cursor: Cursor = "") -> faces.PromotionList:
-    """The promotions to an export, newest first."""
+    """Its promotions, newest first."""
     found = _rows(call).list(call.export(name).workspace)[::-1]
     after = decode_cursor(cursor)
     if after:
@@ -143,7 +143,7 @@ def list_promotions(call: Call, name: ExportName, limit: Limit = 100, cursor: Cu
 
 @endpoint("GET", "/api/exports/{name:str}/promotions/{promotion:str}", rights="read")
 def get_promotion(call: Call, name: ExportName, promotion: InPromotion) -> faces.Promoted:
-    """One promotion, how far it is, and how it has ended."""
+    """One promotion, its progress and its end."""
     row = call.export(name)
     found = _rows(call).get(promotion)
     if found.workspace != row.workspace:

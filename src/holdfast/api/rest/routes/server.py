@@ -35,7 +35,7 @@ LastEventId: TypeAlias = Annotated[
 
 @endpoint("GET", "/api/exports/{name:str}/events", rights="read", media_type="text/event-stream")
 async def listen(request: Request[Any, Any, Any], name: ExportName, last: LastEventId = None) -> Response[str]:
-    """The export's events, as server-sent events."""
+    """Its events."""
     server: Server = request.app.state.server
     tenant = request.auth.tenant
     request.auth.check_export(name)
@@ -58,7 +58,9 @@ async def health() -> faces.Health:
 
 @endpoint("GET", "/api/ready", rights=None, responses={503: ResponseSpec(faces.Health, description="It cannot.")})
 async def ready(request: Request[Any, Any, Any]) -> Response[faces.Health]:
-    """Whether it can do its work; 503 if not."""
+    """Whether the server is not ending, the catalog answers, and an object can be written, read and deleted; 503 if
+    not.
+    """
     server: Server = request.app.state.server
     checks = await server.checks()
     fine = set(checks.values()) == {"ok"}
@@ -72,13 +74,15 @@ async def ready(request: Request[Any, Any, Any]) -> Response[faces.Health]:
 
 @endpoint("GET", "/metrics", rights="read", media_type="text/plain")
 async def metrics(request: Request[Any, Any, Any]) -> Response[str]:
-    """Counts of what the server does, for Prometheus."""
+    """For Prometheus: requests by route and status, durations, operations, exports by state. No names of tenants,
+    exports or paths.
+    """
     return Response(request.app.state.server.metrics_text(), media_type="text/plain; version=0.0.4")
 
 
 @endpoint("GET", "/api/openapi.json", rights=None)
 async def openapi(request: Request[Any, Any, Any]) -> dict[str, Any]:
-    """This document."""  # noqa: D404 - it is what the document says
+    """Every field of requests and answers, as OpenAPI."""
     return await asyncio.to_thread(request.app.state.server.document)
 
 

@@ -49,7 +49,7 @@ _RESTORED = ("written", "deleted", "skipped")
 
 @endpoint("GET", "/api/exports/{name:str}/sessions", rights="read")
 def list_sessions(call: Call, name: ExportName, limit: Limit = 100, cursor: Cursor = "") -> faces.SessionList:
-    """The sessions of an export, and their forks, newest first."""
+    """Its sessions and their forks, newest first."""
     after = decode_cursor(cursor)
     with _sessions(call) as sessions:
         found = sessions.family(_root(call, name))[::-1]
@@ -62,7 +62,7 @@ def list_sessions(call: Call, name: ExportName, limit: Limit = 100, cursor: Curs
 
 @endpoint("POST", "/api/exports/{name:str}/sessions", rights="write")
 def start_session(call: Call, name: ExportName, data: JSONBody[NewSession]) -> answers.Started:
-    """Begin a session in the export's directory, or in one below. Changes of its commands are recorded as steps."""
+    """Begin a session in the export's directory, or below."""
     refuse_misconfigured(call.store.exports.context(call.export(name)).misconfigured)
     root = _root(call, name)
     path = os.path.join(root, check_path(path_of(data.cwd))) if data.cwd else root
@@ -79,7 +79,7 @@ def start_session(call: Call, name: ExportName, data: JSONBody[NewSession]) -> a
 
 @endpoint("GET", "/api/exports/{name:str}/sessions/{session:str}", rights="read")
 def get_session(call: Call, name: ExportName, session: InSession, history: History = 20) -> faces.Session:
-    """One session, with its last commands. Without its variables."""
+    """One session, with its last commands."""
     with _sessions(call) as sessions:
         found = _find(call, sessions, name, session)
         commands = encode_all(answers.Command, sessions.history(found.id, history))
@@ -90,7 +90,7 @@ def get_session(call: Call, name: ExportName, session: InSession, history: Histo
 def execute_command(
     call: Call, name: ExportName, session: InSession, data: JSONBody[SessionCommand]
 ) -> answers.Executed:
-    """Run a command in a session, and wait for it to end. Of its output `session.max_output_bytes` are kept."""
+    """Run a command, and wait for it to end."""
     call.principal.require_all_exports()
     if not call.store.opener.settings(None).serve.session_commands:
         raise RefusedError(
@@ -115,7 +115,7 @@ def execute_command(
 def save_session(
     call: Call, name: ExportName, session: InSession, data: JSONBody[SessionSave]
 ) -> answers.SessionCheckpoint:
-    """Save a session's state: its directory, variables, history, and files."""
+    """Save its state."""
     with _sessions(call) as sessions, sessions.use(_find(call, sessions, name, session).id) as shell:
         return encode(answers.SessionCheckpoint, shell.checkpoint(data.message))
 
@@ -124,7 +124,7 @@ def save_session(
 def undo_in_session(
     call: Call, name: ExportName, session: InSession, data: JSONBody[Steps]
 ) -> truncated_results.Restored:
-    """Undo the newest changes to the tree that a session works in."""
+    """Undo the newest changes to its tree."""
     return _reversed(call, Workspace.undo, name, session, data)
 
 
@@ -132,7 +132,7 @@ def undo_in_session(
 def redo_in_session(
     call: Call, name: ExportName, session: InSession, data: JSONBody[Steps]
 ) -> truncated_results.Restored:
-    """Bring back the newest changes there that were undone."""
+    """Bring back the newest undone changes to its tree."""
     return _reversed(call, Workspace.redo, name, session, data)
 
 

@@ -25,26 +25,26 @@ def _of(call: RequestCall, name: str) -> Snapshots:
 
 @endpoint("GET", "/api/exports/{name:str}/snapshots", rights="read")
 def list_snapshots(call: Call, name: ExportName) -> faces.SnapshotList:
-    """The snapshots of an export that snapshot providers have taken, oldest first."""
+    """Its snapshots, oldest first."""
     return cut({"snapshots": encode_all(answers.Snapshot, _of(call, name).list())}, "snapshots")
 
 
 @endpoint("POST", "/api/exports/{name:str}/snapshots", rights="admin")
 def take_snapshot(call: Call, name: ExportName, data: JSONBody[NewSnapshot]) -> answers.TakenSnapshot:
-    """Let a snapshot provider capture the tree's present state, outside the history of checkpoints."""
+    """Let a snapshot provider capture the tree, outside the history."""
     done = _of(call, name).take(data.label, provider=data.provider, with_ignored=data.with_ignored)
     return encode(answers.TakenSnapshot, done.snapshot, notes=done.notes, passed_over=done.passed_over)
 
 
 @endpoint("GET", "/api/exports/{name:str}/snapshots/{snapshot:str}", rights="read")
 def get_snapshot(call: Call, name: ExportName, snapshot: InSnapshot) -> answers.Snapshot:
-    """One snapshot, by its id, a prefix of the id, or its label."""
+    """One snapshot, by id, prefix or label."""
     return encode(answers.Snapshot, _of(call, name).show(snapshot))
 
 
 @endpoint("DELETE", "/api/exports/{name:str}/snapshots/{snapshot:str}", rights="admin")
 def discard_snapshot(call: Call, name: ExportName, snapshot: InSnapshot) -> answers.DiscardedSnapshot:
-    """Remove a snapshot permanently. Refused while it is mounted. Copies made from it stay."""
+    """Remove it permanently. Refused while it is mounted. Copies made from it stay."""
     try:
         return {"discarded": _of(call, name).discard(snapshot)}
     except NotFoundError as error:
@@ -60,7 +60,7 @@ def mount_snapshot(
     snapshot: InSnapshot,
     data: JSONBody[SnapshotViews],  # noqa: ARG001 - there is nothing in it
 ) -> answers.SnapshotView:
-    """Show a snapshot in a directory of this machine that is made for it."""
+    """Show it in a new directory."""
     return encode(answers.SnapshotView, path=_of(call, name).mount(snapshot))
 
 
@@ -71,5 +71,5 @@ def unmount_snapshot(
     snapshot: InSnapshot,
     data: JSONBody[SnapshotViews],  # noqa: ARG001 - there is nothing in it
 ) -> answers.UnmountedSnapshot:
-    """Remove all directories that show a snapshot."""
+    """Remove all directories that show it."""
     return encode(answers.UnmountedSnapshot, unmounted=_of(call, name).unmount(snapshot))

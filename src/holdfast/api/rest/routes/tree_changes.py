@@ -40,7 +40,7 @@ _RESTORED = ("written", "deleted", "skipped")
 
 @endpoint("POST", "/api/exports/{name:str}/restore", rights="write")
 def restore(call: Call, name: ExportName, data: JSONBody[Restore]) -> truncated_results.Restored:
-    """Restore the tree, or some paths of it, to a checkpoint. Its present state is saved first and can be restored."""
+    """Restore the tree, or some of its paths, to a checkpoint."""
     row = call.export(name)
     context = call.store.exports.context(row)
     workspace = Workspace(call.store.opener, context)
@@ -58,7 +58,7 @@ def restore(call: Call, name: ExportName, data: JSONBody[Restore]) -> truncated_
 
 @endpoint("POST", "/api/exports/{name:str}/recover", rights="write")
 def recover(call: Call, name: ExportName, data: JSONBody[Recover]) -> truncated_results.Restored:
-    """Finish an interrupted restore, or reverse it."""
+    """Finish or reverse an interrupted restore."""
     workspace, progress = call.workspace(name), call.progress(name, "restore")
     if data.action == "continue":
         return _notify(call, name, "restored", workspace.restore_continue(progress=progress))
@@ -67,13 +67,13 @@ def recover(call: Call, name: ExportName, data: JSONBody[Recover]) -> truncated_
 
 @endpoint("POST", "/api/exports/{name:str}/undo", rights="write")
 def undo(call: Call, name: ExportName, data: JSONBody[Steps]) -> truncated_results.Restored:
-    """Undo the newest changes to the tree. Unsaved ones are saved first, and are the first of the newest."""
+    """Undo the newest changes. Unsaved ones are the newest."""
     return _reversed(call, name, data, Workspace.undo, ("undo", "undone"))
 
 
 @endpoint("POST", "/api/exports/{name:str}/redo", rights="write")
 def redo(call: Call, name: ExportName, data: JSONBody[Steps]) -> truncated_results.Restored:
-    """Bring back the newest changes that were undone."""
+    """Bring back the newest undone changes."""
     return _reversed(call, name, data, Workspace.redo, ("redo", "redone"))
 
 
@@ -100,9 +100,7 @@ def refuse_again(call: RequestCall) -> None:
 
 @endpoint("POST", "/api/exports/{name:str}/fork", rights="admin")
 def fork(call: Call, name: ExportName, data: JSONBody[Fork]) -> faces.Forked:
-    """Write a checkpoint out as an export of its own, which shares all content with this one. Without `checkpoint`, the
-    present state is saved and written out.
-    """
+    """Write a checkpoint, by default of the present state, out as an export of its own."""
     call.principal.require_all_exports()
     row, exports = call.export(name), call.store.exports
     if data.checkpoint is None:
@@ -136,7 +134,7 @@ def _forked(call: RequestCall, made: ExportRow, done: ForkResult) -> faces.Forke
 
 @endpoint("POST", "/api/exports/{name:str}/write-files", rights="write")
 def write_files(call: Call, name: ExportName, data: JSONBody[WriteFiles]) -> faces.Written:
-    """Write and delete files, and nothing else, as one change: each atomically, and only if it is as it was saved."""
+    """Write and delete files as one change: each atomically, and only if it is as it was saved."""
     row = call.export(name)
     if call.principal.token.exports and data.source is None and any(write.blob_hash for write in data.writes):
         raise UsageError(
