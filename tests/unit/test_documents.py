@@ -12,7 +12,7 @@ from holdfast.files.ignore.rules import DEFAULT_CHECKPOINTIGNORE
 PROJECT = Path(__file__).parents[2]
 TESTS = PROJECT / "tests"
 DOCUMENT = (PROJECT / "docs" / "internals/invariants.md").read_text()
-ROWS = re.findall(r"^\| (I?)(\d+) \| .* \| ([^|]+) \|$", DOCUMENT, re.MULTILINE)
+ROWS = re.findall(r"^- \*\*(I?)(\d+) .* \(([^()]+)\)$", DOCUMENT, re.MULTILINE)
 
 
 def names(kind: str, number: str) -> re.Pattern[str]:
