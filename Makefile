@@ -58,7 +58,8 @@ format: $(VENV)/ready  ## put the source into its standard form
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-$(VENV)/ready: pyproject.toml
+# (The native part is built as part of the installation.)
+$(VENV)/ready: pyproject.toml $(wildcard native/*.*)
 	@echo 'making an environment in $(VENV), and installing into it'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
