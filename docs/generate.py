@@ -257,7 +257,7 @@ def man_page() -> str:
 
 
 def configuration_part() -> str:
-    """The tables of the settings, one for each section."""
+    """The settings of each section: of each its type or choices, default, limits, trust and meaning."""
     from holdfast.model.config.keys import KEYS
     from holdfast.model.config.settings import default
 
@@ -266,11 +266,12 @@ def configuration_part() -> str:
     for name, key in KEYS.items():
         if name.partition(".")[0] != section:
             section = name.partition(".")[0]
-            lines += ["", f"### {section}", "", "| key | type | default | meaning |", "| --- | --- | --- | --- |"]
-        meaning = linked(key.meaning) + (f" ({', '.join(key.choices)})" if key.choices else "")
+            lines += ["", f"### {section}", ""]
+        value = default(name)
+        shown = f"`{value_text(key.kind, value)}`" if value not in ("", ()) else ""
+        facts = [shown, *(each for each in key.choices if each != value)] if key.choices else [key.kind, shown]
         more = [limits_text(key), {"yes": "workspace", "lower": "workspace: lower", "no": ""}[key.workspace]]
-        behind = "".join(f"; {each}" for each in more if each)
-        lines.append(f"| `{name}` | {key.kind} | `{value_text(key.kind, default(name))}` | {meaning}{behind} |")
+        lines.append(f"- `{name}` ({', '.join(each for each in facts + more if each)}): {linked(key.meaning)}")
     return "\n".join(lines).strip()
 
 
