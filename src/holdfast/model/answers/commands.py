@@ -206,7 +206,7 @@ class RunningMachine(TypedDict):
 
 
 class VmStatus(TypedDict):
-    """The machines of a workspace."""
+    """The status."""
 
     running: list[RunningMachine]
     disk_bytes: int | None

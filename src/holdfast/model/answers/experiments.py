@@ -58,7 +58,7 @@ class Attempt(TypedDict):
     changed: ChangedFiles | None
     """Since ``fork_point``."""
     not_captured: list[NotCaptured]
-    """Files left behind that no checkpoint holds."""
+    """Files left behind."""
 
 
 class AttemptDifference(TypedDict):

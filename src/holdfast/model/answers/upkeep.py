@@ -162,7 +162,7 @@ class Stats(TypedDict):
     content_bytes: int
     """All distinct content."""
     stored_bytes: int
-    """As stored."""
+    """What it takes."""
     dead_bytes: int
     """What collection will free, and headers of checkpoints."""
     catalog_bytes: int

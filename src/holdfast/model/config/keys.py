@@ -1,6 +1,6 @@
 """The keys of the settings: values, meaning, and who may set each.
 
-`KEYS` is the table in docs/reference/configuration.md. Only code that parses or completes values needs it.
+`KEYS` is the list in docs/reference/configuration.md. Only code that parses or completes values needs it.
 """
 
 from __future__ import annotations
