@@ -293,8 +293,9 @@ def configuration_part() -> str:
         value = default(name)
         shown = f"`{value_text(key.kind, value)}`" if value not in ("", ()) else ""
         facts = [shown, *(each for each in key.choices if each != value)] if key.choices else [key.kind, shown]
-        more = [limits_text(key), {"yes": "workspace", "lower": "workspace: lower", "no": ""}[key.workspace]]
-        lines.append(f"- `{name}` ({', '.join(each for each in facts + more if each)}): {linked(key.meaning)}")
+        value_facts = ", ".join(each for each in [*facts, limits_text(key)] if each)
+        trust = {"yes": "; workspace", "lower": "; workspace: lower", "no": ""}[key.workspace]
+        lines.append(f"- `{name}` ({value_facts}{trust}): {linked(key.meaning)}")
     return "\n".join(lines).strip()
 
 
@@ -436,7 +437,7 @@ class Objects:
     def _object(self, kind: type, title: str) -> Iterator[str]:
         name = kind.__name__
         if self._placed[name] != title:
-            yield from (f"{self._link(name, self._placed[name])}", "")
+            yield from (f"See {self._link(name, self._placed[name])}.", "")
             return
         base = next((each for each in kind.__mro__[1:] if each.__name__ in self._placed), None)
         inherited = {one.key for one in fields(base)} if base is not None else set[str]()

@@ -52,9 +52,9 @@ class Attempt(TypedDict):
     """If it stays."""
     directory: Path | None
     before: str | None
-    """Goes with the fork."""
+    """A checkpoint that goes with the fork."""
     after: str | None
-    """Goes with the fork."""
+    """A checkpoint that goes with the fork."""
     changed: ChangedFiles | None
     """Since ``fork_point``."""
     not_captured: list[NotCaptured]
@@ -200,7 +200,7 @@ class Bisected(TypedDict):
     candidates: Annotated[list[str], candidate_ids]
     """The first bad state; if several, it is among them."""
     command: BadCommand | None
-    """It made that state."""
+    """The session's command that made that state."""
     tried: list[TriedState]
 
 
@@ -230,4 +230,4 @@ class Replayed(TypedDict):
     left: Annotated[list[int], left_numbers]
     """Commands not run."""
     stopped: bool
-    """The last exit code differed."""
+    """The last exit code differed from before."""

@@ -255,7 +255,7 @@ class Promoted(TypedDict):
     replans: Annotated[int, "facts.replans"]
     """How often production changed meanwhile."""
     late: Annotated[list[str], "facts.late"]
-    """Written in the old directory after the swap."""
+    """Paths written in the old directory after the swap."""
     used_by: Annotated[list[InUse], "facts.used_by"]
     """Processes still in the old directory."""
     kept: Annotated[str, "facts.kept"]

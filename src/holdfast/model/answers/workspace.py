@@ -65,7 +65,7 @@ class RecordedCheckpoint(TypedDict):
     workspace: str
     parent: str | None
     label: str
-    """The first one."""
+    """First of ``labels``."""
     labels: list[str]
     """Oldest first."""
     kind: str
@@ -98,7 +98,7 @@ class MadeCheckpoint(TypedDict):
     kind: Annotated[str, "checkpoint.kind"]
     """As in ``log``."""
     created: bool
-    """False if this state was saved already."""
+    """False if nothing had changed."""
     labelled: bool
     """It has the requested label."""
     created_at: Annotated[Time, "checkpoint.created_at"]
@@ -204,7 +204,7 @@ class LogRow(TypedDict):
     text: PlainText
     """The message, the prompt or the held operation."""
     command: PlainText
-    """The command line; of an undo or redo its steps' common one."""
+    """The command line; of an undo or redo that of its steps, if they share one."""
     exit_code: int | None
     checkpoint: str | None
     """The tree's state afterwards."""
@@ -262,7 +262,7 @@ class ChangedTree(TypedDict):
     rescue: str | None
     """The state before; null for a dry run."""
     written: list[Path]
-    """By new names, with paths that got back content or type. A moved directory stands for its content."""
+    """By new names; includes paths that got back content or type. A moved directory stands for its content."""
     deleted: list[Path]
     """By former names."""
     skipped: list[NotCaptured]
@@ -274,7 +274,7 @@ class Restored(ChangedTree):
     """A restore, an undo or a redo."""
 
     undo_command: str | None
-    """Null for a dry run, and if nothing was to do."""
+    """Null for a dry run, and if there was nothing to do."""
     steps: list[int]
     """Of the undo log."""
     together: list[list[int]]

@@ -200,12 +200,12 @@ KEYS: dict[str, Key] = {
     ),
     "vm.image": Key(
         "text",
-        "the image that a machine's disk starts from (docs/reference/vm.md#images)",
+        "the image that a virtual machine's disk starts from (docs/reference/vm.md#images)",
         pattern=r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}",
     ),
     "vm.mode": Key(
         "text",
-        "whether a workspace's disk stays, or goes with each run",
+        "whether the disk of a workspace's machine stays, or goes with each run",
         choices=("persistent", "ephemeral"),
     ),
     "vm.memory": Key("size", "memory of a machine", least=128 * MIB, most=1 << 40),
@@ -235,7 +235,7 @@ KEYS: dict[str, Key] = {
     ),
     "vm.start_timeout": Key(
         "duration",
-        "the most time to start, without waits for a busy processor",
+        "the most time for a machine to start, without waits for a busy processor",
         least=1,
         most=HOUR,
     ),
@@ -341,13 +341,14 @@ KEYS: dict[str, Key] = {
         "a command before a session saves a state; its failure prevents all but automatic saving",
     ),
     "hooks.after_checkpoint": Key("texts", "a command after it"),
-    "hooks.before_fork": Key("texts", "a command before a fork; its failure prevents it"),
+    "hooks.before_fork": Key("texts", "a command before a session is forked; its failure prevents that"),
     "hooks.after_fork": Key("texts", "a command after it"),
-    "hooks.before_branch": Key("texts", "a command before a state gets a name; its failure prevents that"),
+    "hooks.before_branch": Key("texts", "a command before a session's state gets a name; its failure prevents that"),
     "hooks.after_branch": Key("texts", "a command after it"),
     "hooks.timeout": Key(
         "duration",
-        "a hook that takes longer is ended, and has failed",
+        "a hook that takes longer is ended, and has failed; where `watch` saves an idle session, a third of "
+        "`lock.timeout` is the limit, if that is less",
         least=0.1,
         most=DAY,
     ),
@@ -358,12 +359,12 @@ KEYS: dict[str, Key] = {
     ),
     "agent.command": Key(
         "texts",
-        "the command that `agent.prompt` runs; `{prompt}` stands for the prompt, else on its standard input",
+        "the command that `agent.prompt` runs; `{prompt}` stands for the prompt, which is else on its standard input",
     ),
     "merge.ladder": Key(
         "texts",
-        "the rungs that merge a file changed on both sides, of `command`, `queue`, `structure`, `text`, `person` "
-        "(docs/reference/ladder.md)",
+        "the rungs that merge a file changed on both sides, first to last, of `command`, `queue`, `structure`, `text`, "
+        "`person` (docs/reference/ladder.md)",
         pattern="command|queue|structure|text|person",
     ),
     "merge.command": Key("texts", "the agent of the rung `command`"),
@@ -409,9 +410,9 @@ KEYS: dict[str, Key] = {
     "serve.max_connections": Key("integer", "the most connections at once", least=1, most=65536),
     "serve.max_streams": Key("integer", "how many of them may listen to events", least=0, most=65536),
     "serve.keep_answers": Key("age", "how long to keep the answer to a request with an `Idempotency-Key`", least=60),
-    "serve.hosts": Key("texts", "hosts in requests, besides loopback and the listening address"),
+    "serve.hosts": Key("texts", "names of hosts that requests may have, besides loopback and the listening address"),
     "serve.origins": Key("texts", "origins of pages that may send requests, such as `https://shop.example`"),
-    "serve.end_timeout": Key("duration", "how long current requests may take when the server stops", most=3600),
+    "serve.end_timeout": Key("duration", "how long current requests may take to end when the server stops", most=3600),
     "serve.promotions": Key("integer", "the most promotions at once; others wait", least=1, most=64),
     "serve.session_commands": Key(
         "switch", "tokens with all rights may run commands in sessions, as the server's user and not isolated"
