@@ -46,7 +46,7 @@ class Step(TypedDict):
     """It can be undone completely."""
     unprotected_reason: Annotated[str, "unprotected"]
     exit_code: int | None
-    """128 and the number of a signal; null if open, unknown, denied or without a command."""
+    """128 and the number of a signal; null if open, unknown or without a command."""
     barrier_after: bool
     """Another process changed files before the next step."""
 
