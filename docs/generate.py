@@ -17,6 +17,7 @@ import os
 import re
 import sys
 from functools import cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,28 @@ def linked(text: str) -> str:
 def sentence(text: str) -> str:
     """A text with a period at its end, and nothing if it is empty."""
     return text if not text or text.endswith((".", ":")) else f"{text}."
+
+
+def lower_first(text: str) -> str:
+    """A text with a small letter at its beginning."""
+    return text[:1].lower() + text[1:]
+
+
+def upper_first(text: str) -> str:
+    """A text with a capital at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
+SMALL_WORDS = ("and", "its", "new", "one", "that", "the", "was", "what", "with")
+"""Words that add nothing to the name of a class."""
+
+
+def is_said(text: str, name: str) -> bool:
+    """Whether the name of a class says all that a text does: ``A renamed file.`` of ``RenamedFile``."""
+    if "`" in text:
+        return False
+    known = {word[:4].lower() for word in re.findall("[A-Z]?[a-z]+", name)}
+    return all(word[:4] in known for word in re.findall("[a-z]{3,}", text.lower()) if word not in SMALL_WORDS)
 
 
 def anchor(title: str) -> str:
@@ -257,7 +280,7 @@ def man_page() -> str:
 
 
 def configuration_part() -> str:
-    """The tables of the settings, one for each section."""
+    """The settings of each section: of each its type or choices, default, limits, trust and meaning."""
     from holdfast.model.config.keys import KEYS
     from holdfast.model.config.settings import default
 
@@ -266,11 +289,13 @@ def configuration_part() -> str:
     for name, key in KEYS.items():
         if name.partition(".")[0] != section:
             section = name.partition(".")[0]
-            lines += ["", f"### {section}", "", "| key | type | default | meaning |", "| --- | --- | --- | --- |"]
-        meaning = linked(key.meaning) + (f" ({', '.join(key.choices)})" if key.choices else "")
-        more = [limits_text(key), {"yes": "workspace", "lower": "workspace: lower", "no": ""}[key.workspace]]
-        behind = "".join(f"; {each}" for each in more if each)
-        lines.append(f"| `{name}` | {key.kind} | `{value_text(key.kind, default(name))}` | {meaning}{behind} |")
+            lines += ["", f"### {section}", ""]
+        value = default(name)
+        shown = f"`{value_text(key.kind, value)}`" if value not in ("", ()) else ""
+        facts = [shown, *(each for each in key.choices if each != value)] if key.choices else [key.kind, shown]
+        value_facts = ", ".join(each for each in [*facts, limits_text(key)] if each)
+        trust = {"yes": "; workspace", "lower": "; workspace: lower", "no": ""}[key.workspace]
+        lines.append(f"- `{name}` ({value_facts}{trust}): {linked(key.meaning)}")
     return "\n".join(lines).strip()
 
 
@@ -390,6 +415,10 @@ def chosen(values: Iterable[str]) -> str:
     return "|".join(value or '""' for value in values)
 
 
+IN_LINE = 3
+"""A field of which this many words are said, or fewer, needs no line of its own."""
+
+
 class Objects:
     """JSON objects in the sections of a page, each in full where it is met first."""
 
@@ -408,35 +437,42 @@ class Objects:
     def _object(self, kind: type, title: str) -> Iterator[str]:
         name = kind.__name__
         if self._placed[name] != title:
-            yield from (f"**{name}**: see {self._link(name, self._placed[name])}.", "")
+            yield from (f"See {self._link(name, self._placed[name])}.", "")
             return
         base = next((each for each in kind.__mro__[1:] if each.__name__ in self._placed), None)
         inherited = {one.key for one in fields(base)} if base is not None else set[str]()
-        texts = field_texts(kind)
         own = [one for one in fields(kind) if one.key not in inherited]
-        silent = self._silent([one for one in own if not texts.get(one.name)], title)
+        texts = field_texts(kind)
+        listed = [one for one in own if len(texts.get(one.name, "").split()) > IN_LINE]
+        line = self._line([one for one in own if one not in listed], texts, title)
         if base is not None:
             where = self._placed[base.__name__]
-            silent.insert(0, f"all of {base.__name__ if where == title else self._link(base.__name__, where)}")
+            line.insert(0, f"all of {base.__name__ if where == title else self._link(base.__name__, where)}")
         if len(self._sections[title]) > 1:
-            yield from (f"**{name}**: {linked(plain(kind.__doc__ or ''))}", "")
-        if silent:
-            yield f"- {'; '.join(silent)}"
-        for one in own:
-            if texts.get(one.name):
-                yield f"- {self._field(one, title)}: {linked(texts[one.name]).rstrip('.')}"
-        yield ""
+            about = plain(kind.__doc__ or "").rstrip(".")
+            head = f"**{name}**" + ("" if is_said(about, f"{name} {title}") else f" ({linked(lower_first(about))})")
+            yield from (f"{head}: {'; '.join(line)}" if line else head, "")
+        elif line:
+            yield from (upper_first("; ".join(line)), "")
+        for text, together in groupby(listed, key=lambda one: texts[one.name]):
+            yield f"- {', '.join(self._field(one, title) for one in together)}: {linked(text).rstrip('.')}"
+        if listed:
+            yield ""
 
-    def _silent(self, found: list[Any], title: str) -> list[str]:
-        """Fields of which nothing is said, those of a plain type together."""
+    def _line(self, found: list[Any], texts: dict[str, str], title: str) -> list[str]:
+        """Fields of which little is said, those of a plain type together."""
         plural = {"text": "", "number": "numbers ", "boolean": "booleans ", "time": "times ", "path": "paths "}
         groups: dict[str, list[str]] = {}
         for one in found:
             kind = shown_type(ast.parse(one.annotation, mode="eval").body, one.module)
+            text = linked(lower_first(texts.get(one.name, ""))).rstrip(".")
+            note = f" ({text})" if text else ""
             if kind in plural and one.required:
-                groups.setdefault(plural[kind], []).append(f"`{one.key}`")
+                groups.setdefault(plural[kind], []).append(f"`{one.key}`{note}")
             else:
-                groups.setdefault(" ", []).append(self._field(one, title))
+                groups.setdefault(" ", []).append(
+                    f"{self._field(one, title)}{note}".replace("(optional) (", "(optional: ")
+                )
         return [f"{kind.lstrip()}{', '.join(names)}" for kind, names in sorted(groups.items())]
 
     def _field(self, one: Any, title: str) -> str:

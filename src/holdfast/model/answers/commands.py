@@ -20,7 +20,6 @@ class Initialised(TypedDict):
     """A remembered directory."""
 
     workspace: str
-    """Its id."""
     path: Path
     created: bool
     """False if it was remembered already."""
@@ -37,14 +36,14 @@ class FileContent(TypedDict):
 
 
 class Unmounted(TypedDict):
-    """A fork by mount that is now a plain directory."""
+    """A mounted fork, now a plain directory."""
 
     path: Path
     mounted: bool
 
 
 class MountEvent(TypedDict):
-    """A mount that began or ended."""
+    """An event of a mount."""
 
     event: str
     """``mounted`` or ``unmounted``."""
@@ -63,7 +62,7 @@ class UnmountEvent(TypedDict):
 
 
 class MountedCommand(TypedDict):
-    """A command that uses a mount."""
+    """A command on a mount."""
 
     checkpoint: str
     directory: Path
@@ -78,18 +77,18 @@ class Snapshot(TypedDict):
     label: str
     created_at: Time
     parent: str | None
-    """The parent may have been discarded since."""
+    """Possibly discarded since."""
     views: list[Path]
     """Directories that show it."""
 
 
 class TakenSnapshot(Snapshot):
-    """A new snapshot."""
+    """A snapshot that was taken."""
 
     notes: list[str]
-    """The provider's remarks, such as files that it leaves out."""
+    """The provider's remarks."""
     passed_over: list[str]
-    """Providers that could capture nothing then, with reasons."""
+    """Providers that could not capture, with reasons."""
 
 
 class Snapshots(TypedDict):
@@ -129,23 +128,23 @@ class Image(TypedDict):
 
     name: str
     id: str
-    """The same for images of the same files and time."""
+    """The same for the same files and time."""
     architecture: Annotated[str, "manifest.architecture"]
-    """Debian's name for it, such as ``amd64``."""
+    """By Debian's name, such as ``amd64``."""
     source: Annotated[str, "manifest.source"]
     """A suite and a mirror, or ``archive``."""
     packages: Annotated[list[str], "manifest.packages"]
     commands: Annotated[list[str], "manifest.commands"]
     """Run in it."""
     python: Annotated[str, "manifest.python"]
-    """The path of Python in it."""
+    """Its path."""
     kernel_release: Annotated[str, "manifest.kernel_release"]
     kernel_package: Annotated[str, "manifest.kernel_package"]
     """``NAME=VERSION``."""
     modules: Annotated[list[str], "manifest.modules"]
     """Loaded at the start."""
     bytes: int
-    """Of all its files; other images may share some."""
+    """Of all its files; images may share some."""
     created_at: Annotated[Time, "manifest.created_at"]
 
 
@@ -162,7 +161,7 @@ class RemovedImage(TypedDict):
 
 
 class WatchEvent(TypedDict):
-    """The watcher began."""
+    """An event of the watcher."""
 
     event: str
     """``watching``."""
@@ -171,12 +170,12 @@ class WatchEvent(TypedDict):
 
 
 class WatchEnd(TypedDict):
-    """The watcher ended."""
+    """The end of the watcher."""
 
     event: str
     """``stopped``."""
     unsaved: str | None
-    """Why the last changes are not saved."""
+    """Why changes are unsaved."""
 
 
 class DetachedWatch(TypedDict):
@@ -189,7 +188,7 @@ class DetachedWatch(TypedDict):
 
 
 class RunningMachine(TypedDict):
-    """A running virtual machine."""
+    """A running machine."""
 
     run: str
     pid: int
@@ -201,17 +200,17 @@ class RunningMachine(TypedDict):
     persistent: bool
     """Its disk stays."""
     started_at: float
-    """Seconds since the epoch."""
+    """Seconds since 1970."""
     memory_bytes: int
-    """Memory of this host that it has."""
+    """Of this host."""
 
 
 class VmStatus(TypedDict):
-    """The machines of a workspace."""
+    """The status."""
 
     running: list[RunningMachine]
     disk_bytes: int | None
-    """The size of the kept disk; null without one."""
+    """Of the kept disk."""
 
 
 class VmReset(TypedDict):
@@ -224,9 +223,9 @@ class StoppedWatch(TypedDict):
     """With ``--stop``."""
 
     stopped: bool
-    """False if none was running."""
+    """False if none ran."""
     unsaved: str | None
-    """Why the last changes are not saved."""
+    """Why changes are unsaved."""
 
 
 class Completion(TypedDict):
@@ -237,20 +236,19 @@ class Completion(TypedDict):
 
 
 class Listening(TypedDict):
-    """The server listens."""
+    """The listening server."""
 
     listening: str
     promote_isolation: Literal["namespace", "none", "refused"]
-    """The isolation of promotions' commands; ``refused``: the configured one does not work here, so none run."""
+    """Of promotions' commands; ``refused``: the configured one does not work here, so none run."""
     promote_isolation_reason: str
-    """Empty for ``namespace``."""
 
 
 class UiListening(TypedDict):
     """The server listens; no browser is opened."""
 
     address: str
-    """The address with the one-time token for a browser."""
+    """With the one-time token for a browser."""
 
 
 class SocketListening(TypedDict):
@@ -284,7 +282,7 @@ class NewToken(Token, _NewToken):
 
 
 class Tokens(TypedDict):
-    """The tokens of a tenant."""
+    """The tokens."""
 
     tenant: str
     tokens: list[Token]
@@ -297,21 +295,21 @@ class RevokedToken(TypedDict):
 
 
 class ConfigFile(TypedDict):
-    """A file of the client."""
+    """A configuration file."""
 
     path: Path
     change: str
     """``new``, ``changed`` or ``deleted``."""
     kept: Path | None
-    """The copy of the former file in the home."""
+    """The former file's copy in the home."""
 
 
 class Integrated(TypedDict):
-    """The changes of a client's files."""
+    """An integration."""
 
     client: str
     removed: bool
     """With ``--remove``."""
     written: bool
-    """False with ``--dry-run``, and if there was nothing to do."""
+    """False with ``--dry-run``, or without changes."""
     files: list[ConfigFile]

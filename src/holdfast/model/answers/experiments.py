@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class RenamedPath(TypedDict):
-    """A renamed file."""
+    """A renamed path."""
 
     from_: Annotated[Path, "before_path"]
     to: Annotated[Path, "path"]
 
 
 class ChangedFiles(Paths):
-    """Changed paths."""
+    """Changed files."""
 
     renamed: list[RenamedPath]
 
@@ -29,7 +29,7 @@ class Attempt(TypedDict):
     """An attempt."""
 
     attempt: Annotated[int, "attempt.number"]
-    """Its number from 1, in the order given."""
+    """From 1, in the order given."""
     name: Annotated[str, "attempt.name"]
     command: Annotated[str, "attempt.command"]
     env: Annotated[dict[str, str], "attempt.env"]
@@ -43,74 +43,72 @@ class Attempt(TypedDict):
     stdout: Annotated[str, "result.stdout", ""]
     stderr: Annotated[str, "result.stderr", ""]
     truncated: Annotated[bool, "result.truncated", False]
-    """Output was left out."""
+    """Output is missing."""
     duration_ms: int
     score: float | None
     error: str
-    """Why the attempt ended early, or has no score."""
+    """Why it ended early or has no score."""
     fork: str | None
-    """Null unless its fork stays."""
+    """If it stays."""
     directory: Path | None
     before: str | None
-    """A checkpoint; it goes with the fork."""
+    """A checkpoint that goes with the fork."""
     after: str | None
-    """A checkpoint; it goes with the fork."""
+    """A checkpoint that goes with the fork."""
     changed: ChangedFiles | None
-    """Against the state that all began with."""
+    """Since ``fork_point``."""
     not_captured: list[NotCaptured]
-    """Files left behind that no checkpoint holds."""
+    """Files left behind."""
 
 
 class AttemptDifference(TypedDict):
-    """The difference of two attempts."""
+    """The difference of attempts."""
 
     a: int
-    """The number of an attempt."""
+    """An attempt."""
     b: int
-    """The number of another."""
+    """Another."""
     exit_code: int
-    """The exit code of a minus that of b."""
+    """``a`` minus ``b``."""
     stdout: str
-    """A unified diff."""
+    """Unified diff."""
     stderr: str
-    """A unified diff."""
+    """Unified diff."""
     files: ChangedFiles | None
 
 
 class Statistics(TypedDict):
-    """All attempts together."""
+    """Of all attempts; times of those that ran to their own end."""
 
     attempts: int
     succeeded: int
     success_rate: float
     min_ms: int
-    """The times are of attempts that ran to their own end."""
     max_ms: int
     average_ms: float
     median_ms: float
 
 
 class Adopted(Restored):
-    """The adopted changes."""
+    """The adoption."""
 
     state: str
-    """The session's saved state with it."""
+    """The saved state with the changes."""
 
 
 class Experiment(TypedDict):
     """An experiment."""
 
     experiment: Annotated[str, "comparison.experiment"]
-    """Its id."""
     session: Annotated[str, "comparison.session"]
     fork_point: Annotated[str, "comparison.fork_point"]
     """The saved state that all began with."""
     measure: Annotated[str, "comparison.measure"]
     """``exit_code``, ``output``, ``duration`` or ``score``."""
     winner: Annotated[int | None, "comparison.winner.attempt.number"]
-    """The number of the best attempt."""
+    """The best attempt."""
     kept: Annotated[bool, "comparison.kept"]
-    """All forks are still there."""
+    """All forks stay."""
     attempts: list[Attempt]
     """The best first."""
     differences: Annotated[list[AttemptDifference], "comparison.differences"]
@@ -120,11 +118,11 @@ class Experiment(TypedDict):
 
 
 class MergeConflict(TypedDict):
-    """A file that both sides changed."""
+    """A conflict of a merge."""
 
     path: Path
     there: Path
-    """Its path on the other side."""
+    """On the other side."""
     why: str
     """See docs/reference/merge.md#sessions."""
     reason: str
@@ -147,43 +145,42 @@ def merge_deleted(found: Any) -> list[bytes]:
 
 
 class SessionMerge(TypedDict):
-    """A merge or a pick, done or planned."""
+    """A merge or a pick."""
 
     source: str
     """The other session."""
     base: Annotated[str, "merged.plan.base"]
     """The common checkpoint."""
     before: Annotated[str, "merged.plan.production"]
-    """The checkpoint of this session before."""
+    """This session's."""
     theirs: Annotated[str, "merged.plan.fork"]
-    """The checkpoint that is merged."""
+    """The merged one."""
     added: Annotated[list[Path], merge_added]
     modified: Annotated[list[Path], merge_modified]
     deleted: Annotated[list[Path], merge_deleted]
     conflicts: list[MergeConflict]
     settled: list[MergeConflict]
-    """Conflicts that a person or a preference decided."""
+    """Decided by a person or a preference."""
     files: Annotated[list[FileRecord], "merged.prepared.records"]
     overlapping_files: list[OpenOverlap]
-    """The open ones."""
     uncaptured: Annotated[list[Path], "merged.plan.uncaptured"]
     not_captured: list[NotCaptured]
-    """Files of the other session that no checkpoint holds; empty for ``pick``."""
+    """Of the other session; empty for ``pick``."""
     dry_run: bool
     state: Annotated[str | None, "checkpoint.hash"]
-    """The session's saved state with it."""
+    """The saved state with the changes."""
     restored: Annotated[Restored | None, "merged.restored"]
 
 
 class BadCommand(TypedDict):
-    """A command."""
+    """A bad command."""
 
     seq: int
     command: str
 
 
 class TriedState(TypedDict):
-    """A tested state."""
+    """A tried state."""
 
     checkpoint: Annotated[str, "checkpoint.id"]
     verdict: str
@@ -198,22 +195,22 @@ def candidate_ids(found: Any) -> list[str]:
 
 
 class Bisected(TypedDict):
-    """The result of the search."""
+    """The bisection."""
 
     candidates: Annotated[list[str], candidate_ids]
-    """The first bad one; of several it is one of them."""
+    """The first bad state; if several, it is among them."""
     command: BadCommand | None
-    """The session's command that made it."""
+    """The session's command that made that state."""
     tried: list[TriedState]
 
 
 class RepeatedCommand(TypedDict):
-    """A command that was run again."""
+    """A repeated command."""
 
     seq: Annotated[int, "before.seq"]
-    """In the other session."""
+    """In ``source``."""
     now: Annotated[int, "now.seq"]
-    """In this one."""
+    """In this session."""
     command: Annotated[str, "before.command"]
     exit_code: Annotated[int | None, "now.result.exit_code"]
     same_end: bool
@@ -226,11 +223,11 @@ def left_numbers(done: Any) -> list[int]:
 
 
 class Replayed(TypedDict):
-    """The commands that were run again."""
+    """The replay."""
 
     source: str
     repeated: list[RepeatedCommand]
     left: Annotated[list[int], left_numbers]
-    """Numbers of commands that were not run."""
+    """Commands not run."""
     stopped: bool
-    """The last one ended with another exit code than before."""
+    """The last exit code differed from before."""

@@ -99,7 +99,7 @@ def plan_deletes(plan: Any) -> list[bytes]:
 
 
 class MergePlan(TypedDict):
-    """A plan."""
+    """A plan of a merge."""
 
     result: MergeOutcome
     """``needs_reapply``: some overlaps are open."""
@@ -109,7 +109,7 @@ class MergePlan(TypedDict):
     promote_checkpoint: Annotated[str, "fork"]
     """The fork's state."""
     changesets: int
-    """How many the fork has made since."""
+    """Of the fork since its fork point."""
     straight: Annotated[bool, "is_straight"]
     """Production has not changed since."""
     changes: Annotated[MergeCounts, "counts"]
@@ -125,7 +125,7 @@ def question_id(attempt: Any) -> str | None:
 
 
 class RungAttempt(TypedDict):
-    """The answer of one rung to one change."""
+    """An attempt of a rung."""
 
     rung: str
     changesets: Annotated[list[int], "numbers"]
@@ -135,7 +135,7 @@ class RungAttempt(TypedDict):
 
 
 class FileRecord(TypedDict):
-    """The record of a file that both sides changed."""
+    """A record of a file."""
 
     path: Path
     why: str
@@ -145,22 +145,22 @@ class FileRecord(TypedDict):
 
 
 class Merged(MergePlan):
-    """A merge, done or planned."""
+    """A merge."""
 
     overlapping_files: NotRequired[list[OpenOverlap]]
     dry_run: bool
     files: list[FileRecord]
-    """The record of docs/reference/merge.md#what-is-recorded."""
+    """See docs/reference/merge.md#what-is-recorded."""
     merged: str | None
-    """The id of the merged state."""
+    """The merged state."""
     restored: Restored | None
-    """Null if the tree was not touched."""
+    """Null if the tree was untouched."""
     not_captured: list[NotCaptured]
-    """Of the fork's directory: files that no checkpoint holds and that are missing here."""
+    """Of the fork: files in no checkpoint and missing here."""
 
 
 class PromotionOverlap(TypedDict):
-    """A file that both sides changed."""
+    """An overlap of a promotion."""
 
     path: str
     changeset_count: int
@@ -169,12 +169,12 @@ class PromotionOverlap(TypedDict):
     version: str
     """For a decision."""
     production_diff: NotRequired[str]
-    """Missing if all differences together have more than a million letters."""
+    """Missing if all differences together exceed a million letters."""
     fork_diff: NotRequired[str]
 
 
 class ForeseenOverlap(PromotionOverlap):
-    """An overlap of a dry run."""
+    """A foreseen overlap."""
 
     foreseen: NotRequired[Foreseen]
 
@@ -211,13 +211,13 @@ def file_records(promotion: Any) -> list[Any]:
 
 
 class Promoted(TypedDict):
-    """A promotion. Fields that its result does not have are empty."""
+    """A promotion."""
 
     id: Annotated[str, "row.id"]
     result: Annotated[PromotionResult, "answer.result"]
-    """Empty while it is under way."""
+    """Empty while under way."""
     changesets: Annotated[int, "facts.changesets"]
-    """How many steps of work the fork has done since."""
+    """Of the fork."""
     changes: Annotated[MergeCounts | None, "facts.changes"]
     overlapping_files: Annotated[list[PromotionOverlap], "answer.overlapping_files"]
     uncaptured: Annotated[list[str], "facts.uncaptured"]
@@ -227,64 +227,64 @@ class Promoted(TypedDict):
     """Its path."""
     phase: Annotated[PromotionPhase, "row.phase"]
     theirs: Annotated[str, "row.theirs"]
-    """The checkpoint that is promoted."""
+    """The promoted checkpoint."""
     checkpoint: Annotated[str, "answer.checkpoint"]
-    """Production's new state; empty unless promoted."""
+    """Production's new state."""
     previous: Annotated[str, "answer.previous"]
-    """Its former state."""
+    """Production's former state."""
     provider: Annotated[str, "facts.provider"]
-    """The provider of docs/reference/promote.md#the-copy."""
+    """See docs/reference/promote.md#the-copy."""
     provider_reason: Annotated[str, "facts.provider_reason"]
     isolation: Annotated[PromotionIsolation, "facts.isolation"]
-    """Where the commands ran; empty if none did."""
+    """Of the commands; empty if none ran."""
     isolation_reason: Annotated[str, "facts.isolation_reason"]
     """Of ``none``: why."""
     atomic: Annotated[bool, "answer.atomic"]
-    """False if files were copied one by one, because of ``hindrance``."""
+    """False: files were copied one by one, because of ``hindrance``."""
     hindrance: Annotated[str, "facts.hindrance"]
     undo_command: Annotated[str, "answer.undo_command"]
     failed_step: Annotated[str, "answer.failed_step"]
-    """Of ``build_failed``: ``setup_command``, ``build_command``, ``start_command`` or ``health_check``."""
+    """``setup_command``, ``build_command``, ``start_command`` or ``health_check``."""
     command: Annotated[str, "answer.command"]
     exit_code: Annotated[int, "answer.exit_code"]
     output: Annotated[str, "answer.output"]
-    """The end of its output."""
+    """The last part."""
     code: Annotated[str, "answer.code"]
-    """Of ``build_failed`` and ``failed``."""
     message: Annotated[str, "answer.message"]
     recovery: Annotated[str, "answer.recovery"]
     replans: Annotated[int, "facts.replans"]
-    """How often production had changed meanwhile."""
+    """How often production changed meanwhile."""
     late: Annotated[list[str], "facts.late"]
-    """Paths written to in the old directory after the swap."""
+    """Paths written in the old directory after the swap."""
     used_by: Annotated[list[InUse], "facts.used_by"]
     """Processes still in the old directory."""
     kept: Annotated[str, "facts.kept"]
-    """Where the old directory is, if it was kept."""
+    """The old directory, if kept."""
     restart: Annotated[Restarted | None, "facts.restart"]
     created_at: Annotated[Time, "row.created_at"]
     updated_at: Annotated[Time, "row.updated_at"]
 
 
 class Promotions(TypedDict):
-    """With ``--list``: promotions, oldest first."""
+    """With ``--list``."""
 
     promotions: list[Promoted]
+    """Oldest first."""
 
 
 class PromotionSweep(TypedDict):
     """With ``--sweep``."""
 
     settled: list[str]
-    """Ids of interrupted promotions."""
+    """Interrupted promotions."""
     removed: list[str]
     kept: list[str]
     busy: list[str]
-    """Ids that another process works on."""
+    """Another process works on them."""
 
 
 class PromotionStep(TypedDict):
-    """With ``--steps``: a step that begins."""
+    """With ``--steps``, as each begins."""
 
     step: str
     """``plan``, ``copy``, ``setup``, ``build``, ``check``, ``swap``, ``restart`` or ``finish``."""

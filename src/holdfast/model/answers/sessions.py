@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Command(TypedDict):
-    """A command of the history."""
+    """A command."""
 
     id: str
     seq: int
@@ -21,7 +21,7 @@ class Command(TypedDict):
     """The request in words."""
     command: PlainText
     generated: bool
-    """A model made the command from ``input``."""
+    """A model made it from ``input``."""
     level: str
     """See docs/reference/classify.md#levels."""
     directory: Annotated[SystemPath, "cwd"]
@@ -34,48 +34,47 @@ class Command(TypedDict):
     r"""All output of ``session shell``. A byte that is not UTF-8 is ``\xHH``, a backslash itself."""
     stderr: Annotated[str, "result.stderr", ""]
     truncated: Annotated[bool, "result.truncated", False]
-    """A part of the output is missing; a mark stands in its place."""
+    """Output is missing; a mark stands in its place."""
     timed_out: Annotated[bool, "result.timed_out", False]
     before: str | None
-    """A checkpoint."""
     after: str | None
-    """A checkpoint."""
 
 
 class Executed(Command):
-    """A command that was run."""
+    """A command that was executed."""
 
     session: str
     directory_after: SystemPath
     not_kept: list[str]
-    """Names of exported variables that are too long for any program."""
+    """Exported variables too long for any program."""
 
 
 class History(TypedDict):
-    """Commands of a session, newest first."""
+    """The history."""
 
     session: str
     commands: list[Command]
+    """Newest first."""
     dropped: int | None
-    """How many older commands are not kept; null with ``--limit``."""
+    """Older commands not kept; null with ``--limit``."""
 
 
 class Reference(TypedDict):
-    """A name of a state."""
+    """A reference."""
 
     name: str
     """``branches/SESSION/NAME``."""
     type: str
     session: str
     checkpoint: str
-    """The hash of a saved state."""
+    """A hash."""
     updated_at: Time
     metadata: dict[str, str]
-    """With its ``message``, if there is one."""
+    """With a ``message``, if any."""
 
 
 class Branch(Reference):
-    """A branch that was made or removed."""
+    """A branch."""
 
     removed: bool
 
@@ -99,7 +98,7 @@ class SessionCheckpoint(TypedDict):
     message: str
     created_at: Time
     tree: Annotated[str | None, "state.tree"]
-    """The checkpoint of the workspace that holds its files."""
+    """The checkpoint with its files."""
     directory: Annotated[SystemPath, "state.cwd"]
     seq: Annotated[int, "state.seq"]
 
@@ -120,7 +119,7 @@ class SessionConfiguration(TypedDict):
 
 
 class Started(TypedDict):
-    """A new session."""
+    """A session that was started."""
 
     id: str
     owner: str
@@ -129,9 +128,9 @@ class Started(TypedDict):
     """Relative to the root, or absolute."""
     config: SessionConfiguration
     checkpoint: Annotated[str, "head.hash"]
-    """The hash of its first saved state."""
+    """The first saved state's hash."""
     tree: Annotated[str | None, "state.tree"]
-    """The checkpoint of the workspace that holds its files."""
+    """The checkpoint with its files."""
 
 
 class StoppedSession(TypedDict):
@@ -147,7 +146,7 @@ class BackgroundProcess(Process):
 
     since: Time
     recoverable: bool
-    """Always false: nothing brings a process back."""
+    """Always false."""
 
 
 class SessionInfo(TypedDict):
@@ -155,7 +154,7 @@ class SessionInfo(TypedDict):
 
     id: str
     parent: str | None
-    """The session that it was forked from."""
+    """Of a fork."""
     owner: str
     shared: list[str]
     purpose: str
@@ -163,24 +162,24 @@ class SessionInfo(TypedDict):
     status: str
     """``live``; else it is being made or deleted."""
     root: Path | None
-    """Null while it is being made."""
+    """Null while being made."""
     workspace: str | None
     provider: str
-    """The provider of its directory; empty in place."""
+    """Of its directory; empty in place."""
     mode: str
     created_at: Time
     updated_at: Time
     checkpoint: Annotated[str | None, "newest"]
-    """The hash of its newest saved state."""
+    """The newest saved state's hash."""
     tree: str | None
-    """Its checkpoint."""
+    """The checkpoint with its files."""
     directory: Annotated[SystemPath | None, "state.cwd"]
     env: Annotated[dict[PlainText, PlainText], "state.env", {}]
-    """The exported variables that the session sets."""
+    """Exported variables that it sets."""
     unset: Annotated[list[PlainText], "state.unset", []]
-    """The variables that it removed."""
+    """Variables that it removed."""
     seq: Annotated[int, "state.seq", 0]
-    """The number of its last command."""
+    """Of its last command."""
     config: Annotated[SessionConfiguration | None, "state.config"]
     commands: Annotated[int, "state.metrics.commands", 0]
     total_ms: Annotated[int, "state.metrics.total_ms", 0]
@@ -189,17 +188,14 @@ class SessionInfo(TypedDict):
     busy: bool
     """A process has it open."""
     checkpoints: int
-    """How many states are saved."""
+    """Saved states."""
     stored_bytes: int
     journal: int
     """Entries since the newest saved state."""
     journal_bytes: int
     forks: list[str]
-    """Ids."""
     processes: list[BackgroundProcess]
-    """Running processes that its commands left behind."""
     machine: RunningMachine | None
-    """The virtual machine of its commands."""
 
 
 class Sessions(TypedDict):
@@ -219,20 +215,20 @@ class SessionFork(TypedDict):
     provider: str
     mode: str
     passed_over: list[str]
-    """Better providers that could capture nothing then, each with the reason."""
+    """Better providers that could not capture, with reasons."""
 
 
 class CheckedOut(TypedDict):
     """A session at another of its states."""
 
     checkpoint: Annotated[str, "checkpoint.hash"]
-    """The hash of the state asked for."""
+    """The requested hash."""
     directory: Annotated[SystemPath, "state.cwd"]
     saved: Reference
     """The state before."""
     restored: Restored
     not_captured: list[NotCaptured]
-    """Of a fork: files that no checkpoint holds and that its parent lacks."""
+    """Of a fork: files in no checkpoint and missing in its parent."""
 
 
 class DeletedSession(TypedDict):
@@ -246,11 +242,10 @@ class DeletedSession(TypedDict):
     not_found: Path | None
     """A fork's directory that was moved, and stays."""
     now_at: Path | None
-    """Where that is."""
+    """Where the moved directory is."""
     not_captured: list[NotCaptured]
-    """Of a fork: files that no checkpoint holds and that its parent lacks."""
+    """Of a fork: files in no checkpoint and missing in its parent."""
     processes: list[BackgroundProcess]
-    """Processes that keep running."""
 
 
 class Shared(TypedDict):
@@ -266,4 +261,4 @@ class Classified(TypedDict):
 
     command: PlainText
     level: str
-    """``safe``, ``changes``, ``unknown``, ``risky`` or ``dangerous`` (docs/reference/classify.md#levels)."""
+    """See docs/reference/classify.md#levels."""

@@ -16,7 +16,7 @@ class PathChange(TypedDict):
     path: Path
     change: Edit
     source: Path | None
-    """Of ``renamed``: the former path."""
+    """The former path."""
 
 
 def is_protected(step: Any) -> bool:
@@ -30,38 +30,36 @@ class Step(TypedDict):
     id: int
     kind: StepKind
     state: StepState
-    """``partly``: some paths were left as they are."""
+    """``partly``: some paths were left alone."""
     command: list[Path]
     directory: Path
-    """Where it ran, absolute; empty for a step without a command."""
+    """Where it ran, absolute."""
     run: str
-    """The id of the run, or empty."""
     parent: int | None
-    """The explicit step that it is a part of."""
+    """The explicit step around it."""
     started_at: NanoTime
     ended_at: NanoTime | None
     paths: int
     bytes: Annotated[int, "copied"]
-    """How many were copied for undo."""
+    """Copied for undo."""
     protected: Annotated[bool, is_protected]
-    """The step can be undone completely."""
+    """It can be undone completely."""
     unprotected_reason: Annotated[str, "unprotected"]
     exit_code: int | None
-    """128 and the number of a signal; null while the step is open, if unknown, without a command, and if the step was
-    denied.
-    """
+    """128 and the number of a signal; null if open, unknown or without a command."""
     barrier_after: bool
-    """Another process made changes between this step and the next."""
+    """Another process changed files before the next step."""
 
 
 class Steps(TypedDict):
-    """Steps, oldest first."""
+    """The steps."""
 
     steps: list[Step]
+    """Oldest first."""
 
 
 class BegunStep(TypedDict):
-    """A new step."""
+    """A begun step."""
 
     id: int
 
@@ -70,7 +68,7 @@ class DiscardedSteps(TypedDict):
     """With ``--discard``."""
 
     discarded: int | None
-    """The number of steps; null if it is unknown."""
+    """Null if unknown."""
 
 
 class Conflict(TypedDict):
@@ -79,25 +77,24 @@ class Conflict(TypedDict):
     path: Path
     reason: str
     kept: Path | None
-    """Where the step's version is kept."""
+    """The step's version."""
 
 
 class StepWithChanges(Step):
-    """A step and its changes."""
+    """A step with its changes."""
 
     changes: list[PathChange]
-    """By path. A file that a rename replaced is ``deleted`` as well; a file made where a rename left is ``added``."""
+    """By path; a file that a rename replaced is also ``deleted``, one made where a rename left is ``added``."""
     conflicts: list[Conflict]
-    """Left as they are when the step was last taken back or brought forward."""
+    """Of the last undo or redo of the step."""
 
 
 class RolledBack(TypedDict):
     """A step that was taken back."""
 
     steps: list[int]
-    """Ids."""
     paths: int
-    """How many operations were reversed."""
+    """Reversed operations."""
     conflicts: list[Conflict]
     """If there are any, the exit code is 4."""
 
@@ -108,19 +105,20 @@ class Barrier(TypedDict):
     id: int
     at: NanoTime
     after: int | None
-    """The newest step before it."""
+    """The step before it."""
     paths: list[Path]
     """An empty one means anything."""
     who: str
-    """The process, as far as it is known."""
+    """The process, if known."""
     blocks: bool
-    """False if it was only to be noted."""
+    """False: it is only noted."""
 
 
 class Barriers(TypedDict):
-    """Barriers, oldest first."""
+    """The barriers."""
 
     barriers: list[Barrier]
+    """Oldest first."""
 
 
 class Ticket(TypedDict):
@@ -133,26 +131,27 @@ class Ticket(TypedDict):
     message: str
     asked_at: NanoTime
     denied_at: NanoTime
-    """When it is denied without an answer."""
+    """Without an answer."""
 
 
 class AnsweredTicket(Ticket):
-    """An answered operation."""
+    """An answered ticket."""
 
     conflicts: list[Conflict]
 
 
 class UnansweredTicket(Ticket):
-    """An operation without an answer in time."""
+    """An unanswered ticket."""
 
     seconds: Annotated[Seconds, "unanswered"]
     """How long the program waited."""
 
 
 class Tickets(TypedDict):
-    """Held operations, oldest first."""
+    """The tickets."""
 
     held: list[Ticket]
+    """Oldest first."""
 
 
 def held_isolation(result: Any) -> Any:
@@ -169,19 +168,15 @@ class Ran(TypedDict):
     """A run."""
 
     run: str
-    """Its id."""
     exit_code: int
     before: str
-    """A checkpoint."""
     after: str
-    """A checkpoint."""
     steps: list[Step]
-    """The steps that changed something."""
+    """Those that changed something."""
     isolation: Annotated[dict[str, Any] | None, held_isolation]
-    """The fields are named as the settings of that section."""
+    """Fields as in docs/reference/configuration.md#isolation."""
     forgotten_steps: Annotated[int, "forgotten"]
     """Beyond the limits of the undo log."""
     unanswered: list[UnansweredTicket]
-    """Held without an answer in time."""
     undo_command: Annotated[str | None, run_undo_command]
-    """Null if nothing was changed, or all was taken back."""
+    """Null if nothing is left to undo."""

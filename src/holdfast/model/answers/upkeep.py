@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class ForgottenCheckpoint(Checkpoint):
-    """A dropped checkpoint."""
+    """A forgotten checkpoint."""
 
     composed_into: list[str]
 
 
 class KeptCheckpoint(TypedDict):
-    """A checkpoint that stays."""
+    """A kept checkpoint."""
 
     id: str
     label: str
@@ -27,17 +27,17 @@ class KeptCheckpoint(TypedDict):
 
 
 class Forgotten(TypedDict):
-    """Dropped checkpoints, and why the others stay."""
+    """What was forgotten."""
 
     removed: list[ForgottenCheckpoint]
     """With ``--gone`` of all gone workspaces."""
     kept: list[KeptCheckpoint]
-    """With ``--gone`` also those of workspaces that were only moved."""
+    """With ``--gone`` also those of workspaces that only moved."""
     dry_run: bool
 
 
 class CountDrift(TypedDict):
-    """A wrong count."""
+    """A drift of a count."""
 
     object: Annotated[ContentHash, "hash"]
     count: Annotated[str, "counted"]
@@ -60,10 +60,10 @@ def first_corrected(collected: Any) -> Any:
 
 
 class Collected(TypedDict):
-    """Freed space, real or planned."""
+    """What was collected."""
 
     blobs_deleted: int
-    """Pages of manifests included."""
+    """With pages of manifests."""
     bytes_freed: int
     packs_deleted: int
     packs_rewritten: int
@@ -83,7 +83,7 @@ class Problem(TypedDict):
 
 
 class Verified(TypedDict):
-    """The result of a verification."""
+    """The verification."""
 
     ok: bool
     checkpoints: int
@@ -97,7 +97,7 @@ def remedy(finding: Any) -> str | None:
 
 
 class Finding(TypedDict):
-    """One finding."""
+    """A finding."""
 
     area: str
     """``system``, ``home``, ``store``, ``workspace``, ``watching``, ``supervision``, ``isolation``, ``machines``,
@@ -118,20 +118,20 @@ class RepairedCatalog(TypedDict):
     checkpoints: int
     brought_back: int
     lost: int
-    """Saved objects that could not be used."""
+    """Unusable saved objects."""
     kept_as: Path | None
     problems: int
-    """How many ``verify`` still finds."""
+    """That ``verify`` still finds."""
 
 
 class Diagnosis(TypedDict):
-    """The report."""
+    """The diagnosis."""
 
     ok: bool
     """Nothing is ``wrong``."""
     findings: list[Finding]
     repaired: RepairedCatalog | None
-    """With ``--repair``, if the catalog was brought back."""
+    """If ``--repair`` brought the catalog back."""
 
 
 def first(pair: Any) -> Any:
@@ -145,14 +145,14 @@ def second(pair: Any) -> Any:
 
 
 class LargePath(TypedDict):
-    """A path with much content."""
+    """A large path."""
 
     path: Annotated[Path, first]
     bytes: Annotated[int, second]
 
 
 class Stats(TypedDict):
-    """Used space."""
+    """The stats."""
 
     workspaces: int
     checkpoints: int
@@ -162,12 +162,12 @@ class Stats(TypedDict):
     content_bytes: int
     """All distinct content."""
     stored_bytes: int
-    """The space that it takes."""
+    """What it takes."""
     dead_bytes: int
-    """Space that collection will free, and headers of checkpoints."""
+    """What collection will free, and headers of checkpoints."""
     catalog_bytes: int
     largest: list[LargePath]
-    """In the checkpoint that the tree is at."""
+    """In the tree's checkpoint."""
 
 
 class Bundle(TypedDict):
@@ -190,16 +190,16 @@ class StoreInfo(TypedDict):
     claimed: str
     """The bucket's URL."""
     conditional_writes: str
-    """The result of a trial: ``yes``, ``no``, ``wrong``; empty without one."""
+    """``yes``, ``no``, ``wrong``; empty if not tried."""
     encryption_key: str
-    """Its id; empty: none."""
+    """Its id."""
     cache_bytes: int
     copy_of: str
-    """The id of another store."""
+    """Another store's id."""
 
 
 class ProbeStep(TypedDict):
-    """One step of the test."""
+    """A step of the probe."""
 
     name: str
     ok: bool
@@ -207,13 +207,13 @@ class ProbeStep(TypedDict):
 
 
 class StoreProbe(TypedDict):
-    """The results of the test."""
+    """A probe of the store."""
 
     location: str
     ok: bool
     conditional_writes: str
     steps: list[ProbeStep]
-    """None is tried after one that failed."""
+    """Up to one that failed."""
 
 
 class StoreCopy(TypedDict):
@@ -228,6 +228,6 @@ class StoreCopy(TypedDict):
     copied_objects: Annotated[int, "copied.copied_objects"]
     """Now; the others were there."""
     rows: Annotated[dict[str, int], "copied.rows"]
-    """By table of the catalog."""
+    """By table."""
     checkpoints: Annotated[int, "copied.verified.checkpoints"]
     blobs: Annotated[int, "copied.verified.blobs"]

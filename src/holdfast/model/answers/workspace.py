@@ -59,16 +59,15 @@ class NotCaptured(TypedDict):
 
 
 class RecordedCheckpoint(TypedDict):
-    """The record of a checkpoint."""
+    """A recorded checkpoint."""
 
     id: str
     workspace: str
-    """Its id."""
     parent: str | None
     label: str
-    """The first of the labels."""
+    """First of ``labels``."""
     labels: list[str]
-    """In the order in which it got them."""
+    """Oldest first."""
     kind: str
     """``manual``, ``auto`` (by ``watch``, and before an agent's prompt), ``rescue`` (before a restore or undo, and
     after ``restore --patch``), ``run``, ``fork`` (a fork's first), ``import`` or ``merge``.
@@ -87,7 +86,6 @@ class Checkpoint(RecordedCheckpoint):
     """A listed checkpoint."""
 
     not_captured: int
-    """How many."""
 
 
 class MadeCheckpoint(TypedDict):
@@ -100,7 +98,7 @@ class MadeCheckpoint(TypedDict):
     kind: Annotated[str, "checkpoint.kind"]
     """As in ``log``."""
     created: bool
-    """False: it holds this state already."""
+    """False if nothing had changed."""
     labelled: bool
     """It has the requested label."""
     created_at: Annotated[Time, "checkpoint.created_at"]
@@ -109,7 +107,7 @@ class MadeCheckpoint(TypedDict):
     not_captured: list[NotCaptured]
     new_blobs: Annotated[int, "checkpoint.new_blobs"]
     stored_bytes: Annotated[int, "checkpoint.stored_bytes"]
-    """The bytes that it added to the store."""
+    """Added to the store."""
     elapsed_ms: Milliseconds
 
 
@@ -141,11 +139,10 @@ class Paths(TypedDict):
 
 
 class Status(TypedDict):
-    """The differences from the last checkpoint."""
+    """The status."""
 
     workspace: Path
     last_checkpoint: Annotated[str | None, "last_checkpoint.id"]
-    """Its id."""
     clean: bool
     added: Annotated[list[Path], added_paths]
     modified: Annotated[list[Path], modified_paths]
@@ -153,13 +150,13 @@ class Status(TypedDict):
     not_captured: list[NotCaptured]
     watching: bool
     unfinished_restore: str | None
-    """The target of a restore that was cut short."""
+    """Its target."""
     watch_failure: str | None
-    """Why the watcher's last save failed."""
+    """Why the last save failed."""
     next_save_at: Time | None
-    """The watcher's next save if no other changes come."""
+    """The watcher's next save if nothing else changes."""
     next_save_by: Time | None
-    """The same if they keep coming."""
+    """The same if changes keep coming."""
 
 
 class StatusWithIgnored(Status):
@@ -170,22 +167,21 @@ class StatusWithIgnored(Status):
 
 
 class Event(TypedDict):
-    """An event of the history."""
+    """An event."""
 
     number: Annotated[int, "seq"]
     at: Time
     operation: str
     """``checkpoint``, ``prompt``, ``restore``, ``undo``, ``redo``, ``fork``, ``run`` or ``promote``."""
     checkpoint: str
-    """The state of the tree afterwards."""
+    """The tree's state afterwards."""
     steps: list[int]
-    """Of an undo or a redo: those of the undo log; of a run, at its end: its own."""
+    """Of an undo or a redo; at a run's end its own."""
     run: str
-    """Of a run that begins or ends."""
     author: str
-    """Of a prompt: the agent."""
+    """The agent of a prompt."""
     text: str
-    """A prompt, or the command line of a run."""
+    """A prompt, or a run's command line."""
 
 
 def was_made(value: Any) -> bool:
@@ -197,57 +193,55 @@ class LogRow(TypedDict):
     """A row."""
 
     name: str
-    """The name that ``show`` takes."""
+    """For ``show``."""
     kind: str
-    """``checkpoint``, ``prompt``, ``restore``, ``undo``, ``redo``, ``fork``, ``run``, ``promote``, ``merge`` or
-    ``command``; with ``--steps`` also ``step``, ``barrier``, ``held``.
-    """
+    """An event's operation, ``merge`` or ``command``; with ``--steps`` also ``step``, ``barrier``, ``held``."""
     number: int
-    """Its number among rows of its kind; 0 for a checkpoint from a bundle."""
+    """Among rows of its kind; 0 for a checkpoint from a bundle."""
     at: Time
     author: str
     labels: list[str]
     text: PlainText
-    """The message, the prompt, or the text of the held operation."""
+    """The message, the prompt or the held operation."""
     command: PlainText
-    """The command line; of an undo or a redo that of the steps, if they have one in common."""
+    """The command line; of an undo or redo that of its steps, if they share one."""
     exit_code: int | None
-    """Of a step or a command."""
     checkpoint: str | None
-    """The state of the tree afterwards."""
+    """The tree's state afterwards."""
     made: Annotated[bool, was_made]
-    """The event made that checkpoint, and it is kept."""
+    """The row made that checkpoint, and it is kept."""
     changes: Annotated[Counts | None, "made.changes"]
-    """Of the checkpoint that was made."""
+    """If ``made``."""
     before: str | None
-    """The state of the tree before."""
+    """The tree's state before."""
     steps: list[int]
     run: str
     session: str
     state: str
-    """A step's state as in ``steps``. A run's without a noted end is ``open``, or ``killed`` if it no longer runs."""
+    """A step's as in ``steps``. A run without a noted end is ``open``, or ``killed`` if it no longer runs."""
     paths: list[Path]
     """Of a barrier or a held operation."""
 
 
 class LogRowDetails(LogRow):
-    """A row and its changed paths, as far as checkpoints tell."""
+    """A row of the log in detail."""
 
     changed: Paths
+    """As far as checkpoints tell."""
 
 
 class Log(TypedDict):
-    """The history."""
+    """The log."""
 
     head: str | None
-    """The tree's state; with ``--all`` that of this workspace."""
+    """The tree's state; with ``--all`` this workspace's."""
     checkpoints: list[Checkpoint]
     """Newest first."""
     events: list[Event]
     """With ``-n`` since the oldest listed checkpoint."""
     rows: list[LogRow]
-    """Newest first; empty with ``--all`` and ``--graph``. A PATH, ``--since``, ``--until``, ``--author`` and
-    ``--grep`` select rows, and the checkpoints and events that belong to them.
+    """Newest first; empty with ``--all`` and ``--graph``. PATH, ``--since``, ``--until``, ``--author`` and ``--grep``
+    select rows, with their checkpoints and events.
     """
 
 
@@ -261,32 +255,30 @@ class CheckpointDetails(RecordedCheckpoint):
 
 
 class ChangedTree(TypedDict):
-    """A change of the tree, done or planned."""
+    """A changed tree."""
 
     checkpoint: str
-    """The state that the tree was brought to."""
+    """The tree's new state."""
     rescue: str | None
-    """The checkpoint that holds the state before; null for a dry run."""
+    """The state before; null for a dry run."""
     written: list[Path]
-    """By their new names; includes paths that got back their former content or type. A moved directory stands for its
-    content.
-    """
+    """By new names; includes paths that got back content or type. A moved directory stands for its content."""
     deleted: list[Path]
-    """By their names before."""
+    """By former names."""
     skipped: list[NotCaptured]
     """Unchanged paths, or ones with last writes kept as NAME.kept-1; the reason names the other version's place."""
     dry_run: bool
 
 
 class Restored(ChangedTree):
-    """A restore, an undo or a redo, done or planned."""
+    """A restore, an undo or a redo."""
 
     undo_command: str | None
     """Null for a dry run, and if there was nothing to do."""
     steps: list[int]
-    """Ids, of the undo log."""
+    """Of the undo log."""
     together: list[list[int]]
-    """Groups of those steps that depend on each other."""
+    """Groups of steps that depend on each other."""
 
 
 class Process(TypedDict):
@@ -300,19 +292,19 @@ class RestoredByCommand(Restored):
     """The answer of the command line."""
 
     stopped: list[Process]
-    """Processes that ``undo --run --stop`` ended first."""
+    """By ``undo --run --stop``."""
 
 
 class Forked(TypedDict):
     """A new fork."""
 
     workspace: str
-    """The id of the new workspace."""
+    """The new one."""
     path: Path
     checkpoint: str
-    """The first of the new workspace."""
+    """Its first one."""
     source: str
-    """The checkpoint that was forked."""
+    """The forked checkpoint."""
     written: int
     """How many files; 0 with ``--mount``."""
     mounted: bool
@@ -339,18 +331,17 @@ class ModeChange(TypedDict):
 
 
 class Difference(TypedDict):
-    """How a file differs."""
+    """A difference."""
 
     diff: NotRequired[str]
-    """The hunks of a unified diff."""
+    """Hunks of a unified diff."""
     diff_base64: NotRequired[str]
-    """In full, where it is not UTF-8."""
+    """If not UTF-8, in full."""
     binary: NotRequired[str]
-    """A sentence, for binary content."""
+    """For binary content: a sentence."""
     before_size: NotRequired[int]
     after_size: NotRequired[int]
     mode: NotRequired[ModeChange]
-    """Where permissions or types differ."""
 
 
 class _Renamed(TypedDict):
@@ -382,9 +373,8 @@ class Diff(TypedDict):
     """The differences of two states."""
 
     base: str | None
-    """Its id."""
     target: str | None
-    """Its id; null for the tree as it is now."""
+    """Null: the present tree."""
     added: list[AddedFile]
     deleted: list[DeletedFile]
     modified: list[ModifiedFile]

@@ -1,6 +1,6 @@
 """The keys of the settings: values, meaning, and who may set each.
 
-`KEYS` is the table in docs/reference/configuration.md. Only code that parses or completes values needs it.
+`KEYS` is the list in docs/reference/configuration.md. Only code that parses or completes values needs it.
 """
 
 from __future__ import annotations
@@ -37,27 +37,25 @@ _VARIABLES = (
 
 
 KEYS: dict[str, Key] = {
-    "capture.max_file_bytes": Key("size", "a larger file is not captured, but listed", workspace="lower", least=1),
+    "capture.max_file_bytes": Key("size", "larger files are listed, not captured", workspace="lower", least=1),
     "capture.exclude": Key(
         "patterns",
-        "files to leave out, as lines of a `.gitignore` (without `!`); the patterns of all places add up",
+        "files to leave out",
         workspace="yes",
     ),
-    "capture.credentials": Key(
-        "switch", "capture files of credentials, known by their exact names (docs/reference/checkpoint.md)"
-    ),
-    "capture.warn_files": Key("integer", "warn before a first checkpoint of more files than this; 0: never", "yes"),
-    "capture.warn_bytes": Key("size", "warn before a first checkpoint of more bytes than this; 0: never", "yes"),
-    "store.url": Key("location", "the place of the objects: a directory or a URL; empty: in the home"),
+    "capture.credentials": Key("switch", "capture known files of credentials (docs/reference/checkpoint.md#secrets)"),
+    "capture.warn_files": Key("integer", "warn before a first checkpoint of more files; 0: never", "yes"),
+    "capture.warn_bytes": Key("size", "warn before a first checkpoint of more bytes; 0: never", "yes"),
+    "store.url": Key("location", "the place of the objects; empty: in the home"),
     "store.max_bytes": Key(
         "size",
-        "the quota of the store: at it Holdfast drops old checkpoints, then refuses new ones, except "
-        "those of a restore, an undo or a redo (with a warning); 0: none",
+        "the quota of the store: at it Holdfast drops old checkpoints, then refuses new ones, except (with a "
+        "warning) those of a restore, an undo or a redo; 0: none",
     ),
-    "store.pack_bytes": Key("size", "a pack of this size is closed, and the next one begins", least=MIB, most=GIB),
+    "store.pack_bytes": Key("size", "the size at which a new pack begins", least=MIB, most=GIB),
     "store.tenant": Key(
         "text",
-        "the tenant: the part of the object store that this store uses",
+        "the part of the object store that this store uses",
         pattern=r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}",
     ),
     "store.catalog": Key(
@@ -68,29 +66,25 @@ KEYS: dict[str, Key] = {
     "store.connections": Key(
         "integer", "the most connections of a process to a catalog on a server", least=1, most=1000
     ),
-    "store.options": Key("texts", "options of a bucket's service, each as `name=value` (docs/reference/store.md)"),
+    "store.options": Key("texts", "options of a bucket, as `name=value` (docs/reference/store.md#buckets)"),
     "store.timeout": Key("duration", "give up a request to a bucket that takes longer", least=0.1, most=HOUR),
-    "store.retries": Key("integer", "how often to repeat a request that failed for a temporary reason", most=100),
+    "store.retries": Key("integer", "how often to repeat a request after a passing fault", most=100),
     "store.parallel": Key("integer", "how many parts of a large object to send at once", least=1, most=64),
-    "store.cache_bytes": Key(
-        "size", "how many bytes of a bucket's objects to keep in the home, for reading without a request; 0: none"
-    ),
+    "store.cache_bytes": Key("size", "how much of a bucket's objects to keep in the home; 0: none"),
     "store.encryption_key": Key(
         "text",
-        "the place of the key that encrypts the objects: `env:NAME`, `file:PATH` "
-        "or `command:WORDS`; empty: no encryption",
+        "the place of the key: `env:NAME`, `file:PATH` or `command:WORDS` (docs/reference/store.md#encryption); "
+        "empty: no encryption",
     ),
     "store.old_keys": Key("texts", "the places of keys of older objects"),
-    "lock.timeout": Key("duration", "how long to wait for another process before giving up", most=DAY),
+    "lock.timeout": Key("duration", "how long to wait for another process", most=DAY),
     "watch.debounce": Key("duration", "save when nothing has changed for this long", "yes", most=DAY),
     "watch.max_interval": Key("duration", "save at the latest this long after a change", "yes", least=1, most=30 * DAY),
     "watch.max_per_hour": Key("integer", "save no more often than this", workspace="lower", least=1, most=3600),
     "watch.backend": Key(
         "text", "the means to notice changes", "yes", choices=("auto", "fanotify", "inotify", "polling")
     ),
-    "watch.poll_interval": Key(
-        "duration", "how often the polling backend looks for changes", "yes", least=0.5, most=DAY
-    ),
+    "watch.poll_interval": Key("duration", "how often polling looks for changes", "yes", least=0.5, most=DAY),
     "watch.answer_timeout": Key(
         "duration",
         "how long a command waits for a sign of life from the watcher before it works without it",
@@ -99,7 +93,7 @@ KEYS: dict[str, Key] = {
         most=3600,
     ),
     "watch.full_walk_interval": Key(
-        "duration", "how often to scan the whole tree even without a noticed change", "yes", least=60, most=30 * DAY
+        "duration", "how often to scan the whole tree in any case", "yes", least=60, most=30 * DAY
     ),
     "retention.keep_all": Key("age", "until this age every checkpoint is kept"),
     "retention.per_ten_minutes": Key("age", "until this age one in ten minutes is kept"),
@@ -111,26 +105,24 @@ KEYS: dict[str, Key] = {
     "gc.rewrite_ratio": Key("ratio", "rewrite a pack when this part of it is unused", most=1),
     "files.uid": Key(
         "integer",
-        "the owner of files that restores and forks make; -1: the owner of the workspace's root",
+        "the owner of restored and forked files; -1: that of the workspace's root",
         least=-1,
         most=2**32 - 2,
     ),
     "files.gid": Key(
         "integer",
-        "the group of files that restores and forks make; -1: the group of the workspace's root",
+        "the group of restored and forked files; -1: that of the workspace's root",
         least=-1,
         most=2**32 - 2,
     ),
-    "undo.max_log_bytes": Key(
-        "size", "the most bytes of steps and preimages; beyond that the undo log forgets the oldest steps"
-    ),
+    "undo.max_log_bytes": Key("size", "the most bytes of the undo log; beyond that it forgets the oldest steps"),
     "undo.max_steps": Key(
         "integer",
         "the most runs in the undo log (a step of no run counts as one); beyond that it forgets the oldest",
         least=1,
     ),
     "undo.max_step_bytes": Key(
-        "size", "a step that would copy more bytes than this continues without protection, or is held (see safeguard)"
+        "size", "a step that would copy more continues without protection, or is held by a safeguard"
     ),
     "undo.stop_timeout": Key(
         "duration",
@@ -140,8 +132,8 @@ KEYS: dict[str, Key] = {
     ),
     "undo.outside": Key(
         "text",
-        "edits by other processes: `barrier` stops undo there, `warn` only lists the files "
-        "that undo overwrites, `lock` is impossible",
+        "edits by other processes: `barrier` stops undo there, `warn` only lists the files that undo overwrites, "
+        "`lock` is impossible, so refused",
         choices=("barrier", "warn", "lock"),
     ),
     "safeguard.preset": Key(
@@ -150,26 +142,24 @@ KEYS: dict[str, Key] = {
         choices=("off", "guard"),
     ),
     "safeguard.deletes": Key(
-        "integer", "ask before a step has lost this many files; 0: never; -1: as the preset says", least=-1
+        "integer", "ask before a step has lost this many files; 0: never; -1: by the preset", least=-1
     ),
     "safeguard.overwrite_bytes": Key(
         "integer",
-        "ask before a step has lost this many bytes of files; 0: never; -1: as the preset says",
+        "ask before a step has lost this many bytes of files; 0: never; -1: by the preset",
         least=-1,
     ),
     "safeguard.rename_over": Key(
-        "integer", "1: ask before a rename replaces a file; 0: never; -1: as the preset says", least=-1, most=1
+        "integer", "1: ask before a rename replaces a file; 0: never; -1: by the preset", least=-1, most=1
     ),
-    "safeguard.timeout": Key(
-        "duration", "without an answer within this time an operation is denied", least=1, most=DAY
-    ),
+    "safeguard.timeout": Key("duration", "deny an operation that gets no answer within this time", least=1, most=DAY),
     "safeguard.notify": Key(
         "texts",
-        "the command to start when a safeguard waits, word by word (docs/reference/safeguard.md); empty: none",
+        "the command to start when a safeguard waits (docs/reference/safeguard.md#notification)",
     ),
     "isolation.level": Key(
         "text",
-        "where `run` runs a command: as any program of the user's, in namespaces of its own, or in a virtual machine",
+        "where `run` runs a command (docs/reference/isolation.md)",
         choices=("none", "namespace", "vm"),
     ),
     "isolation.network": Key(
@@ -177,11 +167,11 @@ KEYS: dict[str, Key] = {
         "isolated: the host's network, none, or what `allow` and `dns` name",
         choices=("open", "disabled", "allow"),
     ),
-    "isolation.allow": Key("texts", "with the network `allow`: addresses and ranges, either with a port"),
+    "isolation.allow": Key("texts", "with the network `allow`: addresses and ranges, with or without a port"),
     "isolation.dns": Key("texts", "with the network `allow`: addresses of name servers"),
-    "isolation.hidden": Key("texts", "with namespaces: paths that are not visible; `~` is the user's directory"),
+    "isolation.hidden": Key("texts", "with namespaces: paths to hide; `~` is the user's directory"),
     "isolation.visible": Key(
-        "texts", "with namespaces: places of credentials that stay visible; the others are hidden by default"
+        "texts", "with namespaces: credentials that stay visible (docs/reference/isolation.md#credentials)"
     ),
     "isolation.writable": Key(
         "texts", "with namespaces: writable paths beside the workspace; changes there cannot be undone"
@@ -193,7 +183,7 @@ KEYS: dict[str, Key] = {
     ),
     "isolation.environment": Key(
         "texts",
-        "isolated: names of variables to let through besides the usual ones; `LC_*` stands for several",
+        "isolated: more variables to let through; `LC_*` stands for several",
         pattern=_VARIABLES[0],
         expected=_VARIABLES[1],
     ),
@@ -201,64 +191,63 @@ KEYS: dict[str, Key] = {
         "size", "with namespaces: the most memory of a command (docs/reference/isolation.md#limits); 0: any amount"
     ),
     "isolation.processes": Key(
-        "integer", "with namespaces: the most processes and threads of a command at once; 0: any number", most=1 << 22
+        "integer", "with namespaces: the most processes and threads of a command; 0: any number", most=1 << 22
     ),
     "isolation.disk": Key(
         "size",
-        "with namespaces: the most bytes in each of its own temporary directories, and "
-        "in each file that it writes; 0: any amount",
+        "with namespaces: the most bytes in each of its own temporary directories, and in each file that it writes; "
+        "0: any amount",
     ),
     "vm.image": Key(
         "text",
-        "the image that the disk of a virtual machine starts from (docs/reference/vm.md)",
+        "the image that a virtual machine's disk starts from (docs/reference/vm.md#images)",
         pattern=r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}",
     ),
     "vm.mode": Key(
         "text",
-        "whether the disk of a workspace's virtual machine stays from one run to the next, or goes with each",
+        "whether the disk of a workspace's machine stays, or goes with each run",
         choices=("persistent", "ephemeral"),
     ),
-    "vm.memory": Key("size", "the memory of a virtual machine", least=128 * MIB, most=1 << 40),
-    "vm.cpus": Key("integer", "the processors of a virtual machine", least=1, most=64),
+    "vm.memory": Key("size", "memory of a machine", least=128 * MIB, most=1 << 40),
+    "vm.cpus": Key("integer", "processors of a machine", least=1, most=64),
     "vm.disk": Key(
         "size",
-        "the most that the disk of a `persistent` machine holds; one that is there keeps its size",
+        "the most that a `persistent` disk holds; an existing one keeps its size",
         least=64 * MIB,
         most=1 << 44,
     ),
     "vm.environment": Key(
         "texts",
-        "names of variables that commands in a virtual machine get from here; `LC_*` stands for several",
+        "variables that commands in a machine get from here; `LC_*` stands for several",
         pattern=_VARIABLES[0],
         expected=_VARIABLES[1],
     ),
     "vm.files": Key(
         "texts",
-        "files that a virtual machine gets copies of, at the same place of its user's directory or of its root; "
-        "`~` is the user's directory",
+        "files to copy into a machine, to the same place in its user's directory (`~`) or its root",
         pattern=r"(/|~[^/]*/).+",
         expected="the path of a file from `/` or from `~/`",
     ),
     "vm.filesystem": Key(
         "text",
-        "how a virtual machine sees the workspace: `auto` is virtiofs",
+        "how a machine sees the workspace; `auto` is virtiofs",
         choices=("auto", "virtiofs", "9p"),
     ),
     "vm.start_timeout": Key(
         "duration",
-        "the most time that a virtual machine may take to start, without waits for a busy processor",
+        "the most time for a machine to start, without waits for a busy processor",
         least=1,
         most=HOUR,
     ),
     "snapshot.provider": Key(
         "text",
-        "the provider that makes writable copies of a workspace; `auto`: the best one",
+        "the provider of writable copies (docs/reference/snapshot.md); `auto`: the best one",
         choices=("auto", "btrfs", "zfs", "overlay", "reflink", "git", "holdfast", "copy"),
     ),
     "snapshot.directory": Key(
         "text",
-        "the directory in which the provider `holdfast` makes forks: an absolute path, or with `~`; "
-        "empty: beside the home, `-forks` added to its name",
+        "where the provider `holdfast` makes forks: an absolute path, or with `~`; empty: beside the home, `-forks` "
+        "added to its name",
         pattern=r"|[/~].*",
     ),
     "snapshot.max_copy_bytes": Key(
@@ -266,34 +255,31 @@ KEYS: dict[str, Key] = {
         "the largest workspace to copy whole, where copies share no blocks with it; 0: no limit",
     ),
     "git.include_untracked": Key(
-        "text", "whether snapshots by Git hold files that are neither tracked nor ignored", choices=("no", "yes")
+        "text", "hold files that are neither tracked nor ignored in snapshots by Git", choices=("no", "yes")
     ),
     "git.include_conflicts": Key(
         "text",
-        "whether snapshots by Git are also taken in the middle of a merge, a rebase or the like, with the conflicts of "
-        "the index",
+        "take snapshots by Git also in the middle of a merge, a rebase or the like, with the index's conflicts",
         choices=("no", "yes"),
     ),
     "git.trust_local_filters": Key(
         "text",
-        "whether to run filters that only a repository's own configuration defines: they are commands of its author",
+        "run filters that only a repository's own configuration defines: commands of its author",
         choices=("no", "yes"),
     ),
     "session.shell": Key("text", "the shell of a new session", choices=("bash", "sh", "zsh")),
-    "session.timeout": Key("duration", "end a command of a session that takes longer; 0: never", most=30 * DAY),
+    "session.timeout": Key("duration", "end a command that takes longer; 0: never", most=30 * DAY),
     "session.max_output_bytes": Key(
         "size",
         "how much of each output stream of a command to keep: beginning and end",
         least=KIB,
         most=16 * MIB,
     ),
-    "session.supervised": Key(
-        "switch", "record the changes of a new session's commands as steps, which `undo` takes back exactly"
-    ),
+    "session.supervised": Key("switch", "record a new session's commands as steps, which `undo` takes back exactly"),
     "session.commands": Key("integer", "save a session's state after this many commands", least=1, most=10_000),
     "session.idle": Key(
         "duration",
-        "save it also when idle for this long: by its shell, by `watch`, or by its next command",
+        "save it also when idle for this long",
         most=DAY,
     ),
     "session.min_interval": Key("duration", "the least time between two saved states", most=DAY),
@@ -311,91 +297,79 @@ KEYS: dict[str, Key] = {
     ),
     "session.max_history_bytes": Key(
         "size",
-        "how many bytes of a session's states, commands and output to keep as stored; beyond that it "
-        "drops the oldest without a tree; 0: no limit",
+        "the most stored bytes of a session's states, commands and output; beyond that the oldest without a tree go; "
+        "0: no limit",
     ),
     "session.max_forks": Key("integer", "the most forks of a session", most=10_000),
     "session.max_parallel": Key("integer", "the most attempts of an experiment at once", least=1, most=1000),
     "session.fork_ttl": Key("age", "delete a fork without a parent after this idle time"),
-    "session.hot": Key("age", "until this age a saved state of a session is in the catalog, later in the object store"),
+    "session.hot": Key("age", "until this age a saved state is in the catalog, later in the object store"),
     "session.warm": Key("age", "until this age it stays there, if `cold_url` is set"),
-    "session.cold_url": Key(
-        "location", "the place of older states: a directory or a URL; empty: they stay where they are"
-    ),
-    "promote.setup": Key("texts", "the command that prepares a build, word by word: it fetches dependencies", "yes"),
-    "promote.build": Key("texts", "the command that builds, word by word", "yes"),
+    "session.cold_url": Key("location", "the place of older states; empty: they stay where they are"),
+    "promote.setup": Key("texts", "the command that fetches dependencies for the build", "yes"),
+    "promote.build": Key("texts", "the command that builds", "yes"),
     "promote.start": Key("texts", "the command that starts the result; `{port}`, and `PORT`, is a free port", "yes"),
-    "promote.health": Key(
-        "texts", "the check that the result works: a URL on this machine, or a command, word by word", "yes"
-    ),
-    "promote.restart": Key(
-        "texts", "the command to run in production after the swap, with all rights: it restarts the server"
-    ),
+    "promote.health": Key("texts", "the check that the result works: a URL on this machine, or a command", "yes"),
+    "promote.restart": Key("texts", "the command to run in production after the swap, with all rights"),
     "promote.timeout": Key("duration", "the most time of setup, build and restart, each", "lower", least=0.1, most=DAY),
     "promote.health_timeout": Key(
         "duration", "the most time from start until the health check succeeds", "yes", least=0.1, most=DAY
     ),
     "promote.health_interval": Key("duration", "how often to repeat the health check", "yes", least=0.05, most=HOUR),
-    "promote.memory": Key("size", "the most memory of each of these commands with all its processes; 0: any amount"),
+    "promote.memory": Key("size", "the most memory of each command with all its processes; 0: any amount"),
     "promote.max_output_bytes": Key("size", "how much output of each to keep: beginning and end", least=KIB, most=GIB),
     "promote.isolation": Key(
         "text",
-        "where they run: in namespaces of their own, or as any program; `auto`: in namespaces where there can be any",
+        "where the commands run (docs/reference/promote.md#where-the-commands-run); "
+        "`auto`: in namespaces where possible",
         choices=("auto", "namespace", "none"),
     ),
     "promote.network": Key("text", "with namespaces: the host's network, or none", choices=("open", "disabled")),
     "promote.show": Key(
         "texts",
-        "with namespaces: places of credentials, and caches, that they see, read-only, of those that are hidden by "
-        "themselves",
+        "with namespaces: hidden credentials and caches that the commands see, read-only",
     ),
     "promote.provider": Key(
         "text",
-        "the provider that makes the copy for the build; `auto`: the best one",
+        "the provider of the copy (docs/reference/promote.md#the-copy); `auto`: the best one",
         choices=("auto", "btrfs", "reflink", "copy"),
     ),
-    "promote.tries": Key(
-        "integer", "how often to plan a promotion anew when production has changed", least=1, most=100
-    ),
-    "promote.wait": Key("duration", "how long a promotion waits for another one to the same production", most=DAY),
+    "promote.tries": Key("integer", "how often to plan anew when production has changed", least=1, most=100),
+    "promote.wait": Key("duration", "how long to wait for another promotion to the same production", most=DAY),
     "hooks.before_checkpoint": Key(
-        "texts", "a command, word by word, before a session's state is saved; if it fails, the state is not saved"
+        "texts",
+        "a command before a session saves a state; its failure prevents all but automatic saving",
     ),
     "hooks.after_checkpoint": Key("texts", "a command after it"),
-    "hooks.before_fork": Key("texts", "a command before a session is forked; if it fails, there is no fork"),
+    "hooks.before_fork": Key("texts", "a command before a session is forked; its failure prevents that"),
     "hooks.after_fork": Key("texts", "a command after it"),
-    "hooks.before_branch": Key(
-        "texts", "a command before a session's state gets a name; if it fails, there is no name"
-    ),
+    "hooks.before_branch": Key("texts", "a command before a session's state gets a name; its failure prevents that"),
     "hooks.after_branch": Key("texts", "a command after it"),
     "hooks.timeout": Key(
         "duration",
-        "end a hook that takes longer; it has then failed; where `watch` saves an idle "
-        "session, a third of `lock.timeout` is the limit",
+        "a hook that takes longer is ended, and has failed; where `watch` saves an idle session, a third of "
+        "`lock.timeout` is the limit, if that is less",
         least=0.1,
         most=DAY,
     ),
     "safety.programs": Key(
         "texts",
-        "the levels of programs, as `name=level`; they override the built-in levels (docs/reference/classify.md)",
+        "levels of programs, as `name=level`; they override the built-in ones (docs/reference/classify.md)",
         pattern=r"[^=\s]+=(safe|changes|risky|unknown|dangerous)",
     ),
     "agent.command": Key(
         "texts",
-        "the command that `agent.prompt` runs, word by word; `{prompt}` stands for the "
-        "prompt, which is else on its standard input",
+        "the command that `agent.prompt` runs; `{prompt}` stands for the prompt, which is else on its standard input",
     ),
     "merge.ladder": Key(
         "texts",
-        "the rungs that merge a file changed on both sides, first to last: "
-        "`command`, `queue`, `structure`, `text`, `person`",
+        "the rungs that merge a file changed on both sides, first to last, of `command`, `queue`, `structure`, `text`, "
+        "`person` (docs/reference/ladder.md)",
         pattern="command|queue|structure|text|person",
     ),
-    "merge.command": Key("texts", "the agent of the rung `command`, word by word; empty: none"),
+    "merge.command": Key("texts", "the agent of the rung `command`"),
     "merge.timeout": Key("duration", "the most time of that agent for one change", least=0.1, most=DAY),
-    "merge.total_timeout": Key(
-        "duration", "its most time for all changes of one merge together", least=0.1, most=7 * DAY
-    ),
+    "merge.total_timeout": Key("duration", "its most time for all changes of a merge", least=0.1, most=7 * DAY),
     "merge.calls": Key("integer", "how many changes it gets at once, each in its own process", least=1, most=64),
     "merge.max_bytes": Key("size", "a larger file waits for a person", least=KIB, most=16 * MIB),
     "merge.lease": Key(
@@ -412,18 +386,18 @@ KEYS: dict[str, Key] = {
     ),
     "merge.queue_bytes": Key(
         "size",
-        "the most bytes of all changes in the queue; more go to the next rung",
+        "the most bytes of all of them; more go to the next rung",
         least=MIB,
         most=64 * GIB,
     ),
     "identity.author": Key("text", "the author of checkpoints, if neither a flag nor the caller names one"),
-    "serve.listen": Key("text", "the address and port that the API listens at, if no option says otherwise"),
+    "serve.listen": Key("text", "the address and port of the API"),
     "serve.threads": Key("integer", "the most requests at once", least=1, most=256),
     "serve.watchers": Key("integer", "the most exports to maintain at once", least=1, most=256),
     "serve.poll_interval": Key(
         "duration", "how often to scan an export whose changes the system does not report", least=0.5, most=DAY
     ),
-    "serve.max_body_bytes": Key("size", "a request with a larger body is refused", least=KIB, most=GIB),
+    "serve.max_body_bytes": Key("size", "the largest body of a request", least=KIB, most=GIB),
     "serve.request_timeout": Key(
         "duration",
         "the most time for a request to arrive, and the most to work on it",
@@ -436,7 +410,7 @@ KEYS: dict[str, Key] = {
     "serve.max_connections": Key("integer", "the most connections at once", least=1, most=65536),
     "serve.max_streams": Key("integer", "how many of them may listen to events", least=0, most=65536),
     "serve.keep_answers": Key("age", "how long to keep the answer to a request with an `Idempotency-Key`", least=60),
-    "serve.hosts": Key("texts", "names of hosts in requests, besides loopback and the listening address"),
+    "serve.hosts": Key("texts", "names of hosts that requests may have, besides loopback and the listening address"),
     "serve.origins": Key("texts", "origins of pages that may send requests, such as `https://shop.example`"),
     "serve.end_timeout": Key("duration", "how long current requests may take to end when the server stops", most=3600),
     "serve.promotions": Key("integer", "the most promotions at once; others wait", least=1, most=64),
