@@ -49,7 +49,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=text,
-        help="the names of the attempts, in order",
+        help="the name of each attempt, in order",
     )
     what.add_argument("--setup", metavar="COMMAND", type=text, default="", help="run this command in every fork first")
     what.add_argument("--timeout", metavar="SECONDS", help="end an attempt that takes longer")

@@ -101,7 +101,9 @@ def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read also files whose size and times are unchanged; store again what the store has lost",
     )
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before a huge first checkpoint")
+    parser.add_argument(
+        "-y", "--yes", action="store_true", help="do not ask at a terminal before a huge first checkpoint"
+    )
 
 
 def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
@@ -208,7 +210,7 @@ COMMANDS = {
         notes=(
             (
                 "If nothing has changed, no checkpoint is made: the one that holds this state gets the label, and is "
-                "kept as one saved by hand. It gets message and author only if it has none, which is said."
+                "kept as one saved by hand. It gets message and author only if it has none, else the output says so."
             ),
         ),
         exits=((4, "refused: another process holds the workspace, or the store is at its quota"),),

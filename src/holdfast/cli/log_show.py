@@ -439,7 +439,7 @@ COMMANDS = {
         description="Show what happened, newest first: checkpoints, prompts (prompt:N), runs (run:ID), commands "
         "of sessions, merges, promotions, restores, undos and redos. @ marks where you are. After an undo, newer "
         "rows are above it; `holdfast redo` returns to them. + counts added, ~ modified and - deleted files. At a "
-        "terminal a pager shows the rows, cut to its width ($HOLDFAST_PAGER, else $PAGER, else less); -v gives "
+        "terminal a pager shows the rows ($HOLDFAST_PAGER, else $PAGER, else less); -v gives "
         "times instead of ages.",
         configure=_configure_log,
         run=_log,
@@ -456,16 +456,19 @@ COMMANDS = {
             ),
             "--graph and --all list checkpoints only. --all needs no workspace.",
             (
-                "A run is one row, at its end; without one it says `not ended`, or `killed` if it no longer runs. "
+                "A run is one row, at its end; without an end it says `not ended`, or `killed` if it no longer runs. "
                 "A session's command and its checkpoint are one row."
             ),
-            "No shell runs the pager's command line; less gets LESS=FRX if that is not set. Empty or `cat`: no pager.",
+            (
+                "The pager's command line is split as by a shell, but no shell runs it; less gets LESS=FRX by default. "
+                "Empty or `cat`: no pager."
+            ),
         ),
         paths_after_dashes=True,
     ),
     "show": Command(
-        description="Show a checkpoint (who made it, why and when, the files that it changed and did not "
-        "capture), or another row of the log.",
+        description="Show a checkpoint (who made it, why and when, the changed and the uncaptured files), or "
+        "another row of the log.",
         configure=_configure_show,
         run=_show,
         examples=(

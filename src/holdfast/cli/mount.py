@@ -40,7 +40,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-other", action="store_true", help="let other users read it")
     parser.add_argument("--detach", action="store_true", help="stay in the background, until `holdfast unmount DIR`")
     parser.add_argument(
-        "--exec", metavar="COMMAND", nargs=REST, help="unmount when this command ends, and return its exit code"
+        "--exec", metavar="COMMAND", nargs=REST, help="run this command, then unmount and return its exit code"
     )
 
 
@@ -208,7 +208,8 @@ class _Signals:
 COMMANDS = {
     "mount": Command(
         description="Show a checkpoint as a read-only directory, without writing it out, until Ctrl-C or an "
-        "unmount (docs/reference/mount.md). A fork by mount that is not mounted is mounted again.",
+        "unmount (docs/reference/mount.md). Meanwhile it cannot be forgotten. If DIR is a fork by mount, "
+        "that is mounted again.",
         configure=_configure,
         run=_mount,
         examples=(

@@ -58,10 +58,12 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
     add_decision_options(parser)
     parser.add_argument(
-        "--decisions", metavar="FILE", help="for programs: the same, as a JSON list of {path, prefer, content, version}"
+        "--decisions",
+        metavar="FILE",
+        help="for programs: all decisions, as a JSON list of {path, prefer, content, version}",
     )
     parser.add_argument("--dry-run", action="store_true", help="only show the plan")
-    parser.add_argument("--author", metavar="NAME", default="", type=text, help="who promotes it")
+    parser.add_argument("--author", metavar="NAME", default="", type=text, help="who promotes")
     parser.add_argument("--message", metavar="TEXT", default="", type=text, help="why")
     parser.add_argument(
         "--resume", metavar="ID", nargs="?", const="", type=text, help="continue a promotion that was cut short"
@@ -72,7 +74,9 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="with --sweep: also old directories still used or written to"
     )
-    parser.add_argument("--id", metavar="ID", dest="name", default="", type=text, help="its id (16 hex digits)")
+    parser.add_argument(
+        "--id", metavar="ID", dest="name", default="", type=text, help="the promotion's id (16 hex digits)"
+    )
     parser.add_argument("--steps", action="store_true", help="with --json: an object at the start of each step too")
     parser.add_argument("--list", action="store_true", dest="listed", help="list the promotions, oldest first")
 
@@ -223,7 +227,9 @@ def _plan(answer: PromotionAnswer, files: Sequence[dict[str, Any]] = ()) -> list
                 for rung in file["tried"]
                 if rung["rung"] != "person" and rung["result"] != "answered" and "said" in rung
             ]
-            differences = difference_lines(one.production_diff or "", one.fork_diff or "", there="in the fork")
+            differences = difference_lines(
+                one.production_diff or "", one.fork_diff or "", here="in production", there="in the fork"
+            )
             lines += [f"    {line}" for line in differences]
         lines.append(
             "The promotion itself would apply all of that anew, without a question."

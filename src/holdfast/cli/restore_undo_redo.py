@@ -389,7 +389,8 @@ COMMANDS = {
         notes=(
             (
                 "A file that changes during the restore, or that a program has open for writing, stays and is "
-                "listed (exit 4): close it and restore again. If no path can be changed, the history gets no row. "
+                "listed (exit 4): close it and restore again. If no path can be changed, the command is refused, "
+                "and the history gets no row. "
                 "`undo`, `redo` and `merge` do the same."
             ),
             "Where the file system cannot tell who writes, concurrent writes are kept beside the file, as NAME.kept-1.",
@@ -404,7 +405,10 @@ COMMANDS = {
                 "--continue and --abort leave alone paths that another process has changed since, and list them "
                 "with the command that brings the other version (exit 4)."
             ),
-            "If the target disappears, the restore and --continue end with exit 3; --abort works without it.",
+            (
+                "The target cannot be forgotten. If it is lost before a file has changed, or before --continue, "
+                "nothing changes (exit 3); --abort works without it."
+            ),
         ),
         exits=_EXITS,
     ),
@@ -435,7 +439,7 @@ COMMANDS = {
                 "overwritten content back."
             ),
             (
-                "--dry-run ends with the exit code of the real command, as far as it is known before: damage in "
+                "--dry-run ends with the exit code of the real command, as far as it is known before. Damage in "
                 "the undo log, leases on files, and obstacles behind earlier changes show only in the real one. "
                 "An interrupted undo or redo is announced, not finished."
             ),
@@ -447,7 +451,7 @@ COMMANDS = {
         configure=_configure_redo,
         run=_redo,
         examples=(("holdfast redo", "one state forward"), ("holdfast redo 3", "three")),
-        notes=("With --step, --patch only names the paths.",),
+        notes=("--step excludes N; --patch then only names the paths.",),
         exits=_EXITS,
     ),
 }

@@ -59,7 +59,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--isolation",
         metavar="LEVEL",
         choices=_LEVELS,
-        help="none, namespace (apart from the machine) or vm (docs/reference/isolation.md)",
+        help="none, namespace (isolated from the machine) or vm (docs/reference/isolation.md)",
     )
     group.add_argument("--network", metavar="MODE", choices=_MODES, help="open, disabled, or allow")
     group.add_argument(

@@ -39,7 +39,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         help="only answer requests",
     )
     tokens = parser.add_argument_group("options of tokens")
-    tokens.add_argument("--tenant", metavar="NAME", help="its tenant (default: store.tenant)")
+    tokens.add_argument("--tenant", metavar="NAME", help="the token's tenant (default: store.tenant)")
     tokens.add_argument("--rights", choices=_RIGHTS, help="its rights (default: write)")
     tokens.add_argument("--export", metavar="NAME", action="append", default=[], help="valid for this export only")
     tokens.add_argument(
@@ -202,8 +202,8 @@ COMMANDS = {
     "serve": Command(
         description="Serve workspaces over HTTP (docs/reference/rest.md), save them automatically, apply "
         "retention and collect. Requests need a token from `holdfast serve token create`, except those about "
-        "health and the documentation. By default it listens on loopback. A signal lets it finish the current "
-        "requests and save.",
+        "health and the documentation. By default it listens on loopback only. After a signal it finishes the "
+        "current requests, and saves.",
         configure=_configure,
         run=_run,
         intermixed=True,

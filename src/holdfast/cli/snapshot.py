@@ -46,7 +46,7 @@ def _family(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _configure_one(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="ID", type=text, help="an id, its beginning (4 digits), or a label")
+    parser.add_argument("name", metavar="ID", type=text, help="id, its beginning (4 digits or more), or label")
 
 
 def _configure_take(parser: argparse.ArgumentParser) -> None:
@@ -236,7 +236,7 @@ COMMANDS = {
         examples=(("holdfast snapshot list", "every snapshot"),),
     ),
     "snapshot show": Command(
-        description="Show a snapshot: its provider, its time, and the directories that show it.",
+        description="Show a snapshot's provider, its time, and the directories that show it.",
         configure=_configure_one,
         run=_show,
         examples=(("holdfast snapshot show built", "the one of this label"),),
@@ -268,7 +268,8 @@ COMMANDS = {
         exits=((1, "no provider makes overlays here"), (125, "the command could not be run there")),
     ),
     "snapshot discard": Command(
-        description="Remove a snapshot, for good. Copies and forks made from it stay.",
+        description="Remove a snapshot, for good. Copies and forks made from it, and the checkpoint of the provider "
+        "holdfast, stay.",
         configure=_configure_one,
         run=_discard,
         examples=(("holdfast snapshot discard built", "remove it"),),

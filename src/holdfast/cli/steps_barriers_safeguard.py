@@ -296,7 +296,7 @@ COMMANDS = {
         notes=(
             (
                 "`rollback` leaves edits by other processes alone and lists them (exit 4), with the place where "
-                "the step's version is kept."
+                "the step's version is kept; `holdfast steps show ID` repeats this."
             ),
         ),
         exits=(_KEEPER,),

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 def _configure(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--detach", action="store_true", help="run in the background; return when the watcher works")
-    form.add_argument("--stop", action="store_true", help="stop it, and wait for its end")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before a huge first checkpoint")
+    form.add_argument("--stop", action="store_true", help="stop the watcher, and wait for its end")
+    parser.add_argument(
+        "-y", "--yes", action="store_true", help="do not ask at a terminal before a huge first checkpoint"
+    )
 
 
 def _watch(console: Console, arguments: argparse.Namespace) -> int:

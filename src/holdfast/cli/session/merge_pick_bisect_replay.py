@@ -49,7 +49,7 @@ def _configure_conflicts(parser: argparse.ArgumentParser) -> None:
         "--prefer",
         metavar="SIDE",
         choices=("ours", "theirs"),
-        help="ours or theirs wins in a conflict (default: refuse); no agent is asked",
+        help="ours or theirs wins in a conflict, without asking an agent (default: refuse)",
     )
     add_decision_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="only show the plan")

@@ -313,7 +313,7 @@ COMMANDS = {
             ("holdfast session start try --shell zsh --timeout 10m", "with a name, another shell, and a limit"),
             ("export HOLDFAST_SESSION=$(holdfast -q session start)", "use it from now on"),
         ),
-        notes=("isolation.level does not count here, and `namespace` is refused.",),
+        notes=("The default is none: isolation.level does not count, and `namespace` is refused.",),
         exits=((4, "refused: there is a session of that name"),),
     ),
     "session stop": Command(
