@@ -178,6 +178,12 @@ def heading(name: str, command: Command) -> str:
     return f"`{synopsis(name, command)}`" + "".join(aliases)
 
 
+def section(title: str) -> str:
+    """A link to the section of a command, by the command's name."""
+    name = " ".join(word for word in title.split("`")[1].split() if word.islower() and word.isalpha())
+    return f"[{name}](#{anchor(title)})"
+
+
 def command_lines(
     name: str,
     command: Command,
@@ -185,7 +191,7 @@ def command_lines(
     exits_told: dict[tuple[int, str], None],
     told: dict[tuple[str, str], str],
 ) -> Iterator[str]:
-    """The section of one command; ``told`` has the section of every option that was told before."""
+    """The section of one command; ``told`` has the section of every option and line of exit codes that was told before."""
     own = heading(name, command)
     yield from (f"### {own}", "")
     is_family = command.verbs is not None
@@ -202,8 +208,7 @@ def command_lines(
         else:
             known.setdefault(title, []).append(f"`{text}`")
     for title, texts in known.items():
-        of = " ".join(word for word in title.split("`")[1].split() if word.islower() and word.isalpha())
-        bullets.append(f"- {', '.join(texts)}: as of [{of}](#{anchor(title)})")
+        bullets.append(f"- {', '.join(texts)}: see {section(title)}")
     if bullets:
         yield from (["Several of these take:", ""] if is_family else [])
         yield from (*bullets, "")
@@ -212,7 +217,9 @@ def command_lines(
     exits = exits_told if is_family else dict.fromkeys(each for each in command.exits if each not in exits_told)
     exits = {each: None for each in exits if not each[1].startswith("refused:")}  # (as the table at the beginning says)
     if exits:
-        yield from ("Exit " + "; ".join(f"{code}: {linked(meaning)}" for code, meaning in sorted(exits)) + ".", "")
+        line = "Exit " + "; ".join(f"{code}: {linked(meaning)}" for code, meaning in sorted(exits)) + "."
+        title = told.setdefault((line, ""), own)
+        yield from (line if title == own else f"Exit codes: see {section(title)}.", "")
 
 
 def global_options_part() -> str:
@@ -222,8 +229,7 @@ def global_options_part() -> str:
 
 def exit_codes_part() -> str:
     """What exit codes mean."""
-    rows = (f"| {code} | {meaning} |" for code, meaning in command_table.EXIT_CODES.items())
-    return "\n".join(["| code | |", "| --- | --- |", *rows])
+    return "\n".join(f"- {code}: {meaning}" for code, meaning in command_table.EXIT_CODES.items())
 
 
 # -- the man page --------------------------------------------------------------------------------------------------

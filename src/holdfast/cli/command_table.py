@@ -75,10 +75,10 @@ ALIASES = {"save": "checkpoint"}
 
 GLOBAL_OPTIONS = {
     "--home DIR": "where everything is kept (default: $HOLDFAST_HOME, else the XDG data directory)",
-    "-w, --workspace DIR": "a directory in the workspace (default: the current directory)",
+    "-w, --workspace DIR": "the workspace is the nearest at or above DIR (default: the current directory)",
     "--json": "print one JSON object on standard output, and nothing else there",
     "-q, --quiet": "print only results and errors; of a new session, snapshot or image only the name",
-    "-v, --verbose": "say more; show tracebacks of unexpected errors",
+    "-v, --verbose": "say more, such as all changed paths, not ten; show tracebacks of unexpected errors",
     "--log-level LEVEL": "the log: error, warn (default), info (with -v), debug or trace",
     "--version": "print the version",
 }

@@ -246,6 +246,6 @@ COMMANDS = {
             ("holdfast completion zsh > ~/.zfunc/_holdfast", "in a directory of $fpath"),
             ("holdfast completion fish > ~/.config/fish/completions/holdfast.fish", "for fish"),
         ),
-        notes=("It completes commands, options, files and these kinds of words, as far as they are plain.",),
+        notes=("It completes commands, options, files, and these words unless they need quotes.",),
     ),
 }

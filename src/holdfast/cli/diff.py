@@ -30,10 +30,14 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-renames", action="store_true", help="show a renamed file as deleted and added")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--stat", action="store_true", help="only how many lines each file gains and loses")
-    form.add_argument("--name-status", action="store_true", help="only the paths, each with its letter")
-    form.add_argument("--binary", action="store_true", help="put binary content into the patch, for `git apply`")
+    form.add_argument(
+        "--name-status",
+        action="store_true",
+        help="only the paths: A added, M modified, D deleted, R renamed, T the type changed",
+    )
+    form.add_argument("--binary", action="store_true", help="include binary content")
     parser.add_argument(
-        "-z", dest="nul", action="store_true", help="with --name-status: names as they are, each field ended by NUL"
+        "-z", dest="nul", action="store_true", help="with --name-status: raw names, each field ended by NUL"
     )
 
 
@@ -140,9 +144,8 @@ def _stat_name(item: FileStat) -> str:
 
 COMMANDS = {
     "diff": Command(
-        description="Show the differences from A to B, from A to the tree, or from the last checkpoint to "
-        "the tree. In a pipe the output is a patch that `git apply` accepts. Letters of "
-        "--name-status: A added, M modified, D deleted, R renamed, T the type changed.",
+        description="Show the differences from A to B, from A to the tree, or from the last checkpoint to the "
+        "tree. In a pipe the output is a patch that `git apply` accepts.",
         configure=_configure,
         run=_diff,
         examples=(
@@ -151,7 +154,7 @@ COMMANDS = {
             ("holdfast diff first..@ -- src", "between two checkpoints, below src"),
             ("holdfast diff @ @- --binary | git apply", "take a checkpoint's change back, with Git"),
         ),
-        notes=("An empty file counts as renamed only within its directory: all empty files have the same hash.",),
+        notes=("An empty file counts as renamed only within its directory.",),
         exits=((4, "refused: a file changed while the diff was made"),),
         paths_after_dashes=True,
     ),

@@ -91,9 +91,9 @@ def _summary(console: Console, found: Sequence[Finding]) -> str:
 
 COMMANDS = {
     "doctor": Command(
-        description="Check by trying what this machine, the home and the workspace allow, and say how to "
-        "allow more: + works, - is missing or costs more, ! is broken. The last line is the "
-        "verdict. Only --repair changes anything, and only the catalog.",
+        description="Check by trying what this machine, the home and the workspace allow, and say how to allow "
+        "more: + works, - is missing or costs more, ! is broken. Only --repair changes anything, and only the "
+        "catalog.",
         configure=_configure,
         run=_doctor,
         examples=(
@@ -102,17 +102,10 @@ COMMANDS = {
             ("holdfast doctor --repair", "bring back a catalog that is damaged or lost"),
         ),
         notes=(
+            "Inside a run it only says that it cannot look from there.",
             (
-                "The command creates neither a home nor a workspace. It reports an interrupted restore, undo or "
-                "redo. Inside a run it only says that it cannot look from there."
-            ),
-            (
-                "--repair starts from the newest of the spares that `gc`, the watcher and the server make daily, "
-                "and adds what the checkpoints were saved with (docs/formats/catalog.md#repair). The damaged "
-                "catalog stays in the home, in damaged-…."
-            ),
-            (
-                "For --repair no other process may have the home open (exit 4). A catalog on a server is repaired "
+                "--repair (docs/formats/catalog.md#repair) leaves the damaged catalog in the home, in damaged-…. "
+                "No other process may have the home open meanwhile (exit 4). A catalog on a server is repaired "
                 "from that server's backups (docs/reference/postgresql.md)."
             ),
         ),

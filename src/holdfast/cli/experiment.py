@@ -51,7 +51,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         type=text,
         help="the name of each attempt, in order",
     )
-    what.add_argument("--setup", metavar="COMMAND", type=text, default="", help="a command to run in every fork first")
+    what.add_argument("--setup", metavar="COMMAND", type=text, default="", help="run this command in every fork first")
     what.add_argument("--timeout", metavar="SECONDS", help="end an attempt that takes longer")
     what.add_argument(
         "-j",
@@ -63,7 +63,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--with-ignored", action="store_true", help="include ignored files, such as dependencies")
     what.add_argument(
-        "--provider", metavar="NAME", type=text, help="the provider that makes the forks (docs/reference/snapshot.md)"
+        "--provider", metavar="NAME", type=text, help="the snapshot provider (docs/reference/snapshot.md)"
     )
     how = parser.add_argument_group("comparison")
     measure = how.add_mutually_exclusive_group()
@@ -72,7 +72,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         choices=tuple(_MEASURES),
         default="exit-code",
-        help="exit-code (default), output (the shortest) or duration; failed attempts come last",
+        help="exit-code (default), output (the shortest) or duration",
     )
     measure.add_argument(
         "--score",
@@ -84,11 +84,11 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--score-function",
         metavar="FILE.py:NAME",
         type=text,
-        help="compare by the number that this Python function returns",
+        help="compare by the number that a Python function returns",
     )
     how.add_argument("--highest", action="store_true", help="the highest score is the best")
     then = parser.add_argument_group("result")
-    then.add_argument("--adopt", action="store_true", help="bring the session's files to the state of the best attempt")
+    then.add_argument("--adopt", action="store_true", help="bring the session's files to the best attempt's")
     then.add_argument("--keep", action="store_true", help="keep the forks, as sessions")
     then.add_argument("--diff", action="store_true", help="show how the others differ from the best")
 
@@ -251,11 +251,9 @@ def _differences(console: Console, session: Session, found: Experiment) -> Itera
 
 COMMANDS = {
     "experiment": Command(
-        description="Run several commands side by side, each in a fork of a session's present state, "
-        "compare the results, and keep the best. The session changes only with --adopt, which "
-        "`holdfast undo` takes back. Holdfast ends the processes that attempts leave running "
-        "and deletes the forks, after Ctrl-C too. The fork of the best attempt stays if it "
-        "could not be adopted completely.",
+        description="Run several commands side by side, each in a fork of a session's present state, and compare "
+        "the results (docs/reference/experiment.md). The session changes only with --adopt, which `holdfast undo` "
+        "takes back. Forks and leftover processes go at the end, after Ctrl-C too.",
         configure=_configure,
         run=_experiment,
         examples=(
@@ -265,7 +263,7 @@ COMMANDS = {
             ("holdfast experiment ./a ./b --score 'wc -c < out'", "score each attempt by a number"),
         ),
         exits=(
-            (1, "failed; or no attempt succeeded or has a score"),
+            (1, "failed, or no attempt succeeded or has a score"),
             (
                 4,
                 (
@@ -273,7 +271,7 @@ COMMANDS = {
                     "path could not be changed"
                 ),
             ),
-            (130, "cancelled from the keyboard, and cleaned up (143: by SIGTERM)"),
+            (130, "cancelled and cleaned up (143: by SIGTERM)"),
         ),
     ),
 }

@@ -68,9 +68,7 @@ def _configure_forget(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="those with this label (or pattern)",
     )
-    parser.add_argument(
-        "--gone", action="store_true", help="drop all workspaces of the home whose directories are gone"
-    )
+    parser.add_argument("--gone", action="store_true", help="drop all workspaces whose directories are gone")
     parser.add_argument(
         "--dry-run", action="store_true", help="only list the checkpoints to drop, and why the others stay"
     )
@@ -142,12 +140,12 @@ def _configure_gc(parser: argparse.ArgumentParser) -> None:
         "--grace",
         metavar="T",
         type=duration,
-        help="keep content that was in use within this time: 0, 90m, 24h (default: gc.grace)",
+        help="the grace time: 0, 90m, 24h (default: gc.grace)",
     )
     parser.add_argument(
         "--recount",
         action="store_true",
-        help="first correct wrong counts of how many checkpoints need each blob (else every 30 days)",
+        help="first correct wrong counts of uses (else every 30 days)",
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted and rewritten")
 
@@ -262,27 +260,19 @@ COMMANDS = {
             ("holdfast forget 3f2a9c", "drop one checkpoint"),
         ),
         notes=(
+            "A checkpoint stays if any option keeps it.",
+            "An age of `6m` alone is refused: it could mean minutes.",
+            "Until --gone, `restore` at its path brings a deleted workspace back.",
             (
-                "A checkpoint that any of the options keeps stays. The changes of a dropped checkpoint become "
-                "part of its children's, which the output names."
-            ),
-            "An age of `6m` alone is refused, because it could mean minutes.",
-            (
-                "--gone concerns the whole home, forks included. Until then `restore` at its path brings a "
-                "deleted workspace back."
-            ),
-            (
-                "--gone keeps a workspace whose disk may be unmounted or replaced. It looks for moved directories "
-                "by inode number and time of birth, among the nearest 500,000 entries of the file system. A "
-                "directory that was moved farther is known again once a command runs in it: use --dry-run first."
+                "--gone keeps a workspace whose disk may be unmounted or replaced. It finds moved directories "
+                "only among the nearest 500,000 entries of the file system: use --dry-run first."
             ),
         ),
         exits=((4, "refused: a checkpoint that was named is in use"),),
     ),
     "gc": Command(
-        description="Delete content of the home that no checkpoint has needed for the grace time (24 h "
-        "unless configured). It runs beside all other commands and can be interrupted at any "
-        "point.",
+        description="Delete content that no checkpoint has needed for the grace time (default: 24 h). It runs "
+        "beside all other commands and can be interrupted at any point.",
         configure=_configure_gc,
         run=_gc,
         examples=(
@@ -293,37 +283,32 @@ COMMANDS = {
         ),
         notes=(
             (
-                "A count that was too high is freed after the grace time. While the store has other damage, "
-                "counts are only raised."
+                "On a full disk `restore`, `undo`, `redo`, `fork`, `mount`, `forget` and `gc` use 4 MiB in "
+                "reserve; `status`, `log`, `show`, `cat`, `diff`, `stats` and --dry-run need no space."
             ),
             (
-                "Full disk: the home keeps 4 MiB back for `restore`, `undo`, `redo`, `fork`, `mount`, `forget` "
-                "and `gc`. `status`, `log`, `show`, `cat`, `diff`, `stats` and --dry-run need no space."
-            ),
-            (
-                "Full disk: a restore, an undo or a redo needs space for content that it overwrites or deletes "
-                "and that no checkpoint holds. Without space for all unsaved changes it saves only that, and says "
-                "so. Without space even for that, nothing changes and the message names what helps."
+                "Without space for all unsaved changes, `restore`, `undo` and `redo` save only those that they "
+                "overwrite or delete, and say so. Without space even for these, nothing changes and the message "
+                "names what helps."
             ),
         ),
         exits=((4, "refused: another collection is running"),),
     ),
     "verify": Command(
-        description="Check the store of the home: every reference, every count, and every checksum of the "
-        "metadata; with --read-data every stored byte as well. It lists all damage.",
+        description="Check the store: every reference, every count, and every checksum of the metadata. It lists "
+        "all damage.",
         configure=_configure_verify,
         run=_verify,
         examples=(("holdfast verify", "quickly"), ("holdfast verify --read-data", "thoroughly")),
         notes=(
             (
-                "On a full disk a collection may run at the same time, and the output says so: verify again with "
-                "free space before you believe that something is missing."
+                "On a full disk a collection may run meanwhile, which is said: free space and verify again before "
+                "you believe that something is missing."
             ),
         ),
     ),
     "stats": Command(
-        description="Show how much space the store of the home takes, and the checkpoint that this "
-        "workspace stands on.",
+        description="Show how much space the store takes, and the checkpoint that this workspace stands on.",
         configure=_configure_stats,
         run=_stats,
         examples=(("holdfast stats", "a report to read"), ("holdfast stats --json", "for programs")),

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def _configure_fork(parser: argparse.ArgumentParser) -> None:
     parser.usage = "holdfast fork [ID] DIR [--mount]\n       holdfast fork --materialise DIR"
     parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint (default: the present state)")
-    parser.add_argument("directory", metavar="DIR", help="the new directory; it must not exist, or be empty")
+    parser.add_argument("directory", metavar="DIR", help="a new or an empty directory")
     parser.add_argument(
         "--mount",
         action="store_true",
-        help="mount the checkpoint instead of writing it out; needs root",
+        help="mount it on DIR instead, with its changes in the home; needs root (docs/reference/mount.md#forks)",
     )
     parser.add_argument("--materialise", action="store_true", help="turn DIR, a fork by mount, into a plain directory")
 
@@ -118,11 +118,8 @@ def _import(console: Console, arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "fork": Command(
-        description="Write a checkpoint out into a new directory, as a workspace with a history of its "
-        "own. Without ID, Holdfast saves the present state and forks that. Shared content is "
-        "stored once. With --mount no files are written out: Holdfast mounts the checkpoint "
-        "on DIR and keeps its changes in the home; after `holdfast unmount DIR` or a restart, "
-        "`holdfast mount DIR` mounts it again.",
+        description="Write a checkpoint out into a new or empty directory, as a workspace with a history of its "
+        "own. Without ID, Holdfast saves the present state and forks that. Shared content is stored once.",
         configure=_configure_fork,
         run=_fork,
         examples=(
@@ -134,23 +131,22 @@ COMMANDS = {
         exits=((4, "refused: the directory is not empty, or in use"),),
     ),
     "export": Command(
-        description="Write checkpoints, with all their ancestors and content, to one file. It appears whole or "
-        "not at all.",
+        description="Write checkpoints, with all their ancestors and content, to one file, whole or not at all.",
         configure=_configure_export,
         run=_export,
         examples=(("holdfast export @ backup.tar.zst", "the state that the tree stands on, and all before it"),),
     ),
     "import": Command(
-        description="Read the checkpoints of a bundle into this workspace. The tree does not change. Holdfast "
-        "verifies the whole file before it stores anything.",
+        description="Read the checkpoints of a bundle into this workspace, once the whole file is verified. The "
+        "tree does not change.",
         configure=_configure_import,
         run=_import,
         examples=(("holdfast import backup.tar.zst && holdfast log", "import, and look"),),
         notes=(
             (
                 "A checkpoint that is already here keeps its label, message and author. If another workspace of "
-                "the home has it, the import is refused (exit 4: `other_workspace`) and the message has the "
-                "`fork` that makes a workspace of it."
+                "the home has it, the import is refused (exit 4: `other_workspace`), and the message has the "
+                "`fork` to use instead."
             ),
         ),
         exits=((4, "refused: this workspace has another checkpoint with the same id"),),

@@ -81,7 +81,7 @@ def _configure_build(parser: argparse.ArgumentParser) -> None:
         metavar="PACKAGE",
         type=text,
         default="",
-        help="the kernel's package (default: one made for machines)",
+        help="the kernel's package (default: linux-image-cloud-amd64, without 9P; Ubuntu's: linux-image-virtual)",
     )
 
 
@@ -101,7 +101,7 @@ def _build(console: Console, arguments: argparse.Namespace) -> int:
 
 def _configure_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", type=text, help="the name of the image")
-    parser.add_argument("file", metavar="FILE", help="an archive by `docker save` or `skopeo copy … oci-archive:FILE`")
+    parser.add_argument("file", metavar="FILE", help="an archive by `docker save` or `skopeo copy`")
 
 
 def _import(console: Console, arguments: argparse.Namespace) -> int:
@@ -189,10 +189,11 @@ COMMANDS = {
         verbs=VERBS,
     ),
     "image build": Command(
-        description="Build an image from Debian packages; it replaces one of the same name. It holds "
-        "Debian's smallest set, python3, git, ca-certificates, procps, iproute2 and sudo. "
-        "Nothing is installed on this host; the command first says what it will fetch. It "
-        "needs mmdebstrap, mksquashfs, busybox-static and apt.",
+        description="Build an image from Debian packages; it replaces one of the same name. It holds Debian's "
+        "smallest set, python3, git, ca-certificates, procps, iproute2 and sudo. The command first says what it "
+        "will fetch; nothing is installed on this host. It needs mmdebstrap, mksquashfs, busybox-static and apt, "
+        "without root also uidmap, and ids in /etc/subuid and /etc/subgid (exit 1: `tools_missing`, "
+        "`no_user_namespaces`).",
         configure=_configure_build,
         run=_build,
         examples=(
@@ -203,15 +204,10 @@ COMMANDS = {
         ),
         notes=(
             (
-                "--package and --run may be repeated. Commands of --run are run in order by /bin/sh, with the "
-                "network; if one fails there is no image."
+                "--package and --run may be repeated. /bin/sh runs the commands in order, with the network; if "
+                "one fails there is no image."
             ),
-            (
-                "Without root the host needs uidmap, and ids in /etc/subuid and /etc/subgid. Missing programs are "
-                "named (exit 1: `tools_missing`, `no_user_namespaces`)."
-            ),
-            "The default kernel, linux-image-cloud-amd64, has no 9P; Ubuntu's is linux-image-virtual.",
-            ("A build without root that SIGKILL ends leaves a directory mmdebstrap.* among the temporary files."),
+            "SIGKILL of a build without root leaves mmdebstrap.* among the temporary files.",
         ),
     ),
     "image list": Command(
@@ -221,16 +217,15 @@ COMMANDS = {
         examples=(("holdfast image list", "every image"),),
     ),
     "image remove": Command(
-        description="Remove an image, for good. A machine that runs has its files open and goes on.",
+        description="Remove an image, for good. A running machine goes on.",
         configure=_configure_remove,
         run=_remove,
         examples=(("holdfast image remove node", "remove it"),),
     ),
     "image import": Command(
-        description="Make an image from a container's: an archive of `docker save` or `podman save`, or "
-        "one in OCI format, for this host's architecture, with Python 3.8 or later. The "
-        "kernel is that of another image, or is fetched. The container's environment, entry "
-        "point and user are ignored.",
+        description="Make an image from a container's: an archive of `docker save` or `podman save`, or one in "
+        "OCI format, for this host's architecture. The kernel is that of another image, or is fetched. The "
+        "container's environment, entry point and user are ignored. It needs squashfs-tools.",
         configure=_configure_import,
         run=_import,
         examples=(
@@ -239,8 +234,8 @@ COMMANDS = {
         ),
         notes=(
             (
-                "The archive may be compressed and must hold one image, with python3 in /usr/local/bin, /usr/bin "
-                "or /bin (else exit 1: `image_without_python`). It needs squashfs-tools."
+                "The archive may be compressed and must hold one image, with Python 3.8 or later in "
+                "/usr/local/bin, /usr/bin or /bin (else exit 1: `image_without_python`)."
             ),
         ),
         exits=(

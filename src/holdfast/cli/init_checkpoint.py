@@ -87,7 +87,7 @@ def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         type=text,
         default=None,
-        help="who made it, a person or an agent (default: identity.author)",
+        help="who made it (default: identity.author)",
     )
     parser.add_argument(
         "--command",
@@ -97,9 +97,13 @@ def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
         help="the command that it precedes or follows (default: $HOLDFAST_COMMAND)",
     )
     parser.add_argument(
-        "--full-hash", action="store_true", help="read every file, even those whose size and times are unchanged"
+        "--full-hash",
+        action="store_true",
+        help="read also files whose size and times are unchanged; store again what the store has lost",
     )
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before a huge checkpoint")
+    parser.add_argument(
+        "-y", "--yes", action="store_true", help="do not ask at a terminal before a huge first checkpoint"
+    )
 
 
 def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
@@ -168,8 +172,8 @@ def warn_if_huge(console: Console, workspace: Workspace, *, ask_first: bool) -> 
 
 COMMANDS = {
     "init": Command(
-        description="Start to remember a directory. Holdfast writes nothing into it: everything is kept "
-        "in the home. To repeat the command is harmless.",
+        description="Start to remember a directory. Holdfast writes nothing into it. Repeating the command is "
+        "harmless.",
         configure=_configure_init,
         run=_init,
         examples=(
@@ -178,10 +182,10 @@ COMMANDS = {
         ),
         notes=(
             (
-                "`checkpoint`, `watch`, `run`, `session start`, `import`, `stdio` and `mcp` begin to remember a "
-                "directory by themselves, with a warning, unless it is an unusual one."
+                "`checkpoint`, `watch`, `run`, `session start`, `import`, `stdio` and `mcp` also begin to "
+                "remember a directory, with a warning, unless it is unusual."
             ),
-            ("If the directory contains other workspaces, a warning names them: their files are saved here too."),
+            "Workspaces inside of it are saved here too; a warning names them.",
         ),
         exits=(
             (
@@ -195,8 +199,7 @@ COMMANDS = {
     ),
     "checkpoint": Command(
         description="Save the present state of the workspace, without the files that .gitignore and "
-        ".checkpointignore exclude. If nothing has changed, the command says so and makes no "
-        "new checkpoint.",
+        ".checkpointignore exclude.",
         configure=_configure_checkpoint,
         run=_checkpoint,
         examples=(
@@ -206,12 +209,9 @@ COMMANDS = {
         ),
         notes=(
             (
-                "If nothing has changed, the checkpoint that holds this state is kept as one saved by hand and "
-                "gets the label; message and author only if it has none, else the output says that they are not "
-                "stored."
+                "If nothing has changed, no checkpoint is made: the one that holds this state gets the label, and is "
+                "kept as one saved by hand. It gets message and author only if it has none, else the output says so."
             ),
-            "--full-hash also stores content again that the store has lost.",
-            "Before a huge first checkpoint the command names the biggest directories; at a terminal it asks.",
         ),
         exits=((4, "refused: another process holds the workspace, or the store is at its quota"),),
     ),

@@ -37,7 +37,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=f"one of {', '.join(CLIENTS)}")
     parser.add_argument("--remove", action="store_true", help="remove Holdfast's part again")
-    parser.add_argument("--dry-run", action="store_true", help="show the changes, and write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the changes, write nothing")
     parser.add_argument(
         "-y", "--yes", action="store_true", help="do not ask, show the changes or explain (-v: show and explain)"
     )
@@ -236,10 +236,9 @@ def _say_to_client(text: str) -> None:
 
 COMMANDS = {
     "integrate": Command(
-        description="Configure a coding agent: its MCP entry, and hooks that save the state before each "
-        "prompt and, under `holdfast run`, make one step of each tool call; for Claude Code "
-        "also the commands /holdfast:undo and /holdfast:log. It shows the changes and asks "
-        "before it writes. Everything else in the files stays.",
+        description="Configure a coding agent (docs/reference/integrate.md): its MCP entry, and hooks that save "
+        "the state before each prompt and, under `holdfast run`, make one step of each tool call. It shows the "
+        "changes and asks before it writes.",
         configure=_configure,
         run=_integrate,
         examples=(
@@ -250,9 +249,8 @@ COMMANDS = {
         exits=((4, ("refused: no terminal to ask at, or a file that is malformed, in the way, or has just changed")),),
     ),
     "hook": Command(
-        description="The command that the hooks of an agent call. The client describes the event on "
-        "standard input. The exit code is always 0: errors go to standard error and never "
-        "stop the client.",
+        description="The command that the hooks of an agent call, with the event on standard input. The exit code "
+        "is always 0.",
         configure=_configure_hook,
         run=_hook,
         examples=(("holdfast hook claude UserPromptSubmit", "the call that Claude Code makes"),),

@@ -51,7 +51,7 @@ def moment(argument: str) -> str:
 
 
 def _add_pager_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-pager", action="store_true", help="do not start a pager, also at a terminal")
+    parser.add_argument("--no-pager", action="store_true", help="start no pager")
 
 
 def _configure_log(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +60,7 @@ def _configure_log(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
     parser.add_argument("--graph", action="store_true", help="draw which checkpoint came from which")
     parser.add_argument(
-        "--all", action="store_true", help="of all workspaces in the home, forks included; each with its path"
+        "--all", action="store_true", help="all workspaces of the home, forks included, each with its path"
     )
     _add_pager_option(parser)
 
@@ -80,7 +80,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         type=text,
         default="",
-        help="only those with this text in a label, message, prompt or command, in any case",
+        help="only those with this text in label, message, prompt or command, in any case",
     )
 
 
@@ -436,12 +436,11 @@ def _way_back(item: TimelineItem) -> str:
 
 COMMANDS = {
     "log": Command(
-        description="Show what happened, newest first, one row each: checkpoints, prompts (prompt:N), "
-        "runs (run:ID), commands of sessions, merges, promotions, restores, undos and redos. "
-        "@ marks where you are. After an undo, newer rows are above it; `holdfast redo` "
-        "returns to them. + counts added, ~ modified and - deleted files. At a terminal rows "
-        "are cut to its width, and a pager shows them ($HOLDFAST_PAGER, else $PAGER, else "
-        "less); -v gives times instead of ages.",
+        description="Show what happened, newest first: checkpoints, prompts (prompt:N), runs (run:ID), commands "
+        "of sessions, merges, promotions, restores, undos and redos. @ marks where you are. After an undo, newer "
+        "rows are above it; `holdfast redo` returns to them. + counts added, ~ modified and - deleted files. At a "
+        "terminal a pager shows the rows ($HOLDFAST_PAGER, else $PAGER, else less); -v gives "
+        "times instead of ages.",
         configure=_configure_log,
         run=_log,
         examples=(
@@ -452,26 +451,24 @@ COMMANDS = {
         ),
         notes=(
             (
-                "PATH selects rows that changed something at or below it, or a directory that contains it. The "
-                "changes of forgotten steps, runs and checkpoints are unknown. A PATH that neither exists nor has "
-                "rows is an error (exit 3)."
+                "PATH selects rows that changed something at or below it, or a directory above it. The changes of "
+                "forgotten rows are unknown. A PATH that neither exists nor has rows is an error (exit 3)."
             ),
             "--graph and --all list checkpoints only. --all needs no workspace.",
             (
-                "A run is one row, at its end; without an end it says `not ended`, or `killed` if it no longer "
-                "runs. A command of a session is one row together with its checkpoint."
+                "A run is one row, at its end; without an end it says `not ended`, or `killed` if it no longer runs. "
+                "A session's command and its checkpoint are one row."
             ),
             (
-                "The pager's command line is split as by a shell, but no shell runs it. Empty or `cat`: no pager. "
-                "less gets LESS=FRX if that is not set."
+                "The pager's command line is split as by a shell, but no shell runs it; less gets LESS=FRX by default. "
+                "Empty or `cat`: no pager."
             ),
         ),
         paths_after_dashes=True,
     ),
     "show": Command(
-        description="Show one checkpoint: who made it, why and when, the files that it changed, and those that "
-        "it did not capture. Or show another row of the log, by the name that `holdfast log` gives "
-        "it.",
+        description="Show a checkpoint (who made it, why and when, the changed and the uncaptured files), or "
+        "another row of the log.",
         configure=_configure_show,
         run=_show,
         examples=(
@@ -481,11 +478,6 @@ COMMANDS = {
             ("holdfast show prompt:41", "the whole prompt of an agent"),
             ("holdfast show run:3f2a9c1b04de", "a run: its steps, and the files that it changed"),
         ),
-        notes=(
-            (
-                "A label that reads like the name of a row comes first. For a run or an undo the output has its "
-                "steps and the changed files."
-            ),
-        ),
+        notes=("A label that reads like the name of a row comes first.",),
     ),
 }

@@ -33,9 +33,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--isolation", metavar="LEVEL", choices=KEYS["isolation.level"].choices, help="as in `holdfast run`"
     )
-    parser.add_argument(
-        "--guard", action="store_true", help="hold the operations that `holdfast run --guard` asks about"
-    )
+    parser.add_argument("--guard", action="store_true", help="as in `holdfast run`")
     parser.add_argument("--forks", metavar="DIR", help="where forks are written (default: beside, in NAME.forks)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--socket", metavar="PATH", help="listen on a Unix socket, for up to 16 clients")

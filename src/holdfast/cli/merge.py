@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "fork", metavar="FORK", type=text, help="the fork: its directory, the id of its workspace, or a checkpoint"
-    )
+    parser.add_argument("fork", metavar="FORK", type=text, help="its directory, its workspace's id, or a checkpoint")
     parser.add_argument("-m", "--message", type=text, default="", help="why, for the log")
     add_decision_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="only show the plan; ask no agent and no person")
@@ -117,11 +115,10 @@ def _ended(found: ForkMerge) -> int:
 
 COMMANDS = {
     "merge": Command(
-        description="Merge the changes of a fork into this workspace, and keep the changes made here "
-        "since the fork. If both sides changed a file, the fork's changes are applied one "
-        "after the other by the first way of merge.ladder that can (docs/reference/ladder.md). The "
-        "command lists the files that none can merge, and changes nothing until you decide "
-        "them. It saves both trees first.",
+        description="Merge the changes of a fork into this workspace, and keep those made here "
+        "(docs/reference/merge.md). A file that both sides changed is merged by the first way of merge.ladder "
+        "that can (docs/reference/ladder.md). The command lists the files that none can merge, and changes "
+        "nothing until you decide them.",
         configure=_configure,
         run=_run,
         examples=(
@@ -129,12 +126,6 @@ COMMANDS = {
             ("holdfast merge ../fork", "merge all changes of the fork"),
             ("holdfast merge ../fork --resolve app.py=/tmp/app.py", "give the content of an overlapping file"),
             ("holdfast undo", "take the merge back"),
-        ),
-        notes=(
-            (
-                "With --dry-run the exit code is 4 if a file would wait for an agent or a person, and 0 if the "
-                "merge would ask neither."
-            ),
         ),
         exits=(
             (

@@ -33,13 +33,15 @@ _LOOK = 600.0
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.usage = "holdfast mount [ID | --at TIME] DIR [--allow-other] [--detach | --exec -- COMMAND ...]"
     parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint (default: @)")
-    parser.add_argument("directory", metavar="DIR", help="an empty directory, or a new one, which is removed again")
+    parser.add_argument("directory", metavar="DIR", help="an empty directory, or a new one")
     parser.add_argument(
         "--at", metavar="TIME", type=text, help="the newest checkpoint then: 2026-02-11T15:04 (local time), or 2h ago"
     )
     parser.add_argument("--allow-other", action="store_true", help="let other users read it")
     parser.add_argument("--detach", action="store_true", help="stay in the background, until `holdfast unmount DIR`")
-    parser.add_argument("--exec", metavar="COMMAND", nargs=REST, help="run this command, and unmount when it ends")
+    parser.add_argument(
+        "--exec", metavar="COMMAND", nargs=REST, help="run this command, then unmount and return its exit code"
+    )
 
 
 def _mount(console: Console, arguments: argparse.Namespace) -> int:
@@ -205,10 +207,9 @@ class _Signals:
 
 COMMANDS = {
     "mount": Command(
-        description="Show a checkpoint as a read-only directory, without writing it out, until Ctrl-C or "
-        "an unmount; with --exec until the command ends, whose exit code it returns. "
-        "Meanwhile the checkpoint is neither forgotten nor collected. If DIR is a fork by "
-        "mount that is not mounted, the command mounts it again.",
+        description="Show a checkpoint as a read-only directory, without writing it out, until Ctrl-C or an "
+        "unmount (docs/reference/mount.md). Meanwhile it cannot be forgotten. If DIR is a fork by mount, "
+        "that is mounted again.",
         configure=_configure,
         run=_mount,
         examples=(
@@ -217,10 +218,7 @@ COMMANDS = {
             ("holdfast mount @- /tmp/before --detach", "until `holdfast unmount /tmp/before`"),
             ("holdfast mount @- /tmp/before --exec -- diff -r /tmp/before .", "just for one command"),
         ),
-        exits=(
-            (1, "a mount needs /dev/fuse, and root or fusermount3"),
-            (4, "refused: the directory is not empty, or lies in a workspace"),
-        ),
+        exits=((4, "refused: the directory is not empty, or lies in a workspace"),),
         paths_after_dashes=True,
     ),
     "unmount": Command(
@@ -229,6 +227,6 @@ COMMANDS = {
         configure=_configure_unmount,
         run=_unmount,
         examples=(("holdfast unmount ../attempt", "a fork"), ("holdfast unmount /tmp/before", "a checkpoint")),
-        exits=((3, "Holdfast has mounted nothing there"), (4, "refused: a process uses it")),
+        exits=((4, "refused: a process uses it"),),
     ),
 }

@@ -25,7 +25,7 @@ _MOST = 16 << 20
 """Bytes of a resolution: what merge.max_bytes can be. A device may have no end."""
 
 
-def add_decision_options(parser: argparse.ArgumentParser, *, here: str = "here", there: str = "the fork") -> None:
+def add_decision_options(parser: argparse.ArgumentParser) -> None:
     """``--resolve``, ``--keep`` and ``--take``."""
     parser.add_argument(
         "--resolve",
@@ -35,10 +35,14 @@ def add_decision_options(parser: argparse.ArgumentParser, *, here: str = "here",
         help="PATH, which overlaps, gets the content of FILE; may be repeated",
     )
     parser.add_argument(
-        "--keep", metavar="PATH", action="append", default=[], help=f"PATH, which overlaps, stays as it is {here}"
+        "--keep", metavar="PATH", action="append", default=[], help="PATH, which overlaps, stays as it is"
     )
     parser.add_argument(
-        "--take", metavar="PATH", action="append", default=[], help=f"PATH, which overlaps, becomes as {there} has it"
+        "--take",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="PATH, which overlaps, becomes as the other side has it",
     )
 
 

@@ -56,28 +56,28 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         type=text,
         help="for programs: production by its workspace's id; FORK is then a checkpoint's id",
     )
-    add_decision_options(parser, here="in production")
+    add_decision_options(parser)
     parser.add_argument(
-        "--decisions", metavar="FILE", help="for programs: the same, as a JSON list of {path, prefer, content, version}"
+        "--decisions",
+        metavar="FILE",
+        help="for programs: all decisions, as a JSON list of {path, prefer, content, version}",
     )
     parser.add_argument("--dry-run", action="store_true", help="only show the plan")
-    parser.add_argument("--author", metavar="NAME", default="", type=text, help="the person or agent that promotes")
+    parser.add_argument("--author", metavar="NAME", default="", type=text, help="who promotes")
     parser.add_argument("--message", metavar="TEXT", default="", type=text, help="why")
     parser.add_argument(
         "--resume", metavar="ID", nargs="?", const="", type=text, help="continue a promotion that was cut short"
     )
     parser.add_argument(
-        "--sweep", action="store_true", help="take back or finish interrupted promotions, and remove leftovers"
+        "--sweep", action="store_true", help="take back or finish interrupted promotions; remove leftovers"
     )
     parser.add_argument(
-        "--force", action="store_true", help="with --sweep: also old directories that a process uses or has written to"
+        "--force", action="store_true", help="with --sweep: also old directories still used or written to"
     )
     parser.add_argument(
-        "--id", metavar="ID", dest="name", default="", type=text, help="the id of the promotion (16 hex digits)"
+        "--id", metavar="ID", dest="name", default="", type=text, help="the promotion's id (16 hex digits)"
     )
-    parser.add_argument(
-        "--steps", action="store_true", help="with --json: print an object at the start of each step too"
-    )
+    parser.add_argument("--steps", action="store_true", help="with --json: an object at the start of each step too")
     parser.add_argument("--list", action="store_true", dest="listed", help="list the promotions, oldest first")
 
 
@@ -326,11 +326,10 @@ def _sweep(console: Console, promotions: Promotions, *, force: bool) -> int:
 
 COMMANDS = {
     "promote": Command(
-        description="Bring the changes of a fork to production: the workspace that it was forked from. "
-        "The command merges them in a copy of production, where it runs setup, build, start "
-        "and health check as the settings promote.* say. Only if all succeed does the copy "
-        "replace production, at once; else production stays as it is. `holdfast undo` in "
-        "production takes the promotion back.",
+        description="Bring the changes of a fork to production: the workspace that it was forked from "
+        "(docs/reference/promote.md). They are merged in a copy of production, where setup, build, start and "
+        "health check run as the settings promote.* say. Only if all succeed does the copy replace production, at "
+        "once. `holdfast undo` in production takes the promotion back.",
         configure=_configure,
         run=_run,
         examples=(
@@ -349,12 +348,8 @@ COMMANDS = {
                 "build and take it back."
             ),
             (
-                "With --production another directory at that path, until the swap, is not touched "
-                "(`production_replaced`)."
-            ),
-            (
-                "In --decisions `prefer` is `ours` (production) or `theirs`, `content` is Base64; neither: the "
-                "file is deleted. `version` is that of `overlapping_files`."
+                "In --decisions `prefer` is `ours` (production) or `theirs`, `content` is Base64; with neither "
+                "the file is deleted. `version` is that of `overlapping_files`."
             ),
         ),
         exits=(

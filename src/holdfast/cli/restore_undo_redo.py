@@ -38,7 +38,8 @@ def _configure_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--patch",
         action="store_true",
-        help="ask for each hunk (ID is then @ by default); with --dry-run: show the patch",
+        help="ask for each hunk (ID is then @ by default); with --dry-run: show the patch, and name the paths "
+        "that no checkpoint holds",
     )
     unfinished = parser.add_mutually_exclusive_group()
     unfinished.add_argument(
@@ -124,7 +125,7 @@ def _configure_steps(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         nargs="?",
         type=number_of_changes,
-        help="how many changes (default: 1); refused if there are fewer",
+        help="how many changes (default: 1); if there are fewer, nothing changes (exit 3)",
     )
     parser.add_argument(
         "--dry-run",
@@ -132,7 +133,9 @@ def _configure_steps(parser: argparse.ArgumentParser) -> None:
         help="only say what would be written and deleted, or why not",
     )
     parser.add_argument(
-        "--patch", action="store_true", help="with --dry-run: show it as a patch, as far as checkpoints hold the files"
+        "--patch",
+        action="store_true",
+        help="with --dry-run: show the patch, and name the paths that no checkpoint holds",
     )
 
 
@@ -374,16 +377,15 @@ def _changed(console: Console, result: RestoreResult) -> Iterator[str]:
 
 
 _EXITS = (
-    (4, "refused, or another process had changed some of the paths"),
-    (5, "content that is needed is damaged; nothing was changed"),
+    (4, "refused, or some paths stay as another process left them"),
+    (5, "needed content is damaged; nothing was changed"),
 )
 
 COMMANDS = {
     "restore": Command(
-        description="Bring the tree, or some paths of it, to a checkpoint. Holdfast saves the present "
-        "state first, so that `holdfast undo` returns to it, and changes only files that "
-        "differ. It deletes only files that it has just saved, never ignored ones. The output "
-        "names ten changed paths, with -v all.",
+        description="Bring the tree, or some paths of it, to a checkpoint. Holdfast saves the present state "
+        "first, so that `holdfast undo` returns to it, and changes only files that differ. It deletes only files "
+        "that it has just saved, never ignored ones.",
         configure=_configure_restore,
         run=_restore,
         examples=(
@@ -395,41 +397,34 @@ COMMANDS = {
         ),
         notes=(
             (
-                "A file that changes during the restore, or that a program has open for writing, stays as it is "
-                "and is listed (exit 4): close it and restore again. If no path can be changed, the command is "
-                "refused and leaves no row in the history. `undo`, `redo` and `merge` do the same."
+                "A file that changes during the restore, or that a program has open for writing, stays and is "
+                "listed (exit 4): close it and restore again. If no path can be changed, the command is refused, "
+                "and the history gets no row. "
+                "`undo`, `redo` and `merge` do the same."
             ),
-            (
-                "Where the file system cannot tell who writes, concurrent writes are kept beside the file, as "
-                "NAME.kept-1."
-            ),
+            "Where the file system cannot tell who writes, concurrent writes are kept beside the file, as NAME.kept-1.",
             "Long runs of zeros come back as holes.",
             (
-                "--patch answers: y or n for this hunk, a or d for it and the rest of the file, q to stop and "
-                "restore those taken, ? for help. A file without hunks (added, deleted, binary, a link) and a "
-                "change of permissions are one question; a database goes with its log. Nothing is written before "
-                "the last answer, nor if a file with a taken hunk has changed since (exit 4). It needs a "
-                "terminal, and excludes --json, -q, --continue and --abort."
+                "--patch asks about each hunk; ? explains the answers. A file without hunks (added, deleted, "
+                "binary, a link) and a change of permissions are one question; a database goes with its log. "
+                "Nothing is written before the last answer, nor if a file with a taken hunk has changed since "
+                "(exit 4). It needs a terminal, and excludes --json, -q, --continue and --abort."
             ),
             (
-                "--continue and --abort list and leave alone paths that another process has changed since, with "
-                "the command that brings the other version (exit 4). If steps changed the tree since, the result "
-                "is a change of its own (undo returns to the state just before it), else one with the restore."
+                "--continue and --abort leave alone paths that another process has changed since, and list them "
+                "with the command that brings the other version (exit 4)."
             ),
             (
-                "The target of a restore cannot be forgotten. If it disappears before a file has changed, the "
-                "restore ends (exit 3). If it is gone later, --continue changes nothing (exit 3) and --abort "
-                "works without it."
+                "The target cannot be forgotten. If it is lost before a file has changed, or before --continue, "
+                "nothing changes (exit 3); --abort works without it."
             ),
-            "With --dry-run --patch a warning names the paths that no checkpoint holds.",
         ),
         exits=_EXITS,
     ),
     "undo": Command(
-        description="Take back the newest change to the tree. Unsaved changes are saved first, and are "
-        "the first to be taken back. Steps of `holdfast run` are reversed exactly, ignored "
-        "files included; all other changes go by checkpoints. `holdfast redo` goes forward "
-        "again. The output names ten of the changed paths, with -v all.",
+        description="Take back the newest change to the tree. Unsaved changes are saved, and taken back first. "
+        "Steps of `holdfast run` are reversed exactly, ignored files included; all other changes go by "
+        "checkpoints. `holdfast redo` goes forward again.",
         configure=_configure_undo,
         run=_undo,
         examples=(
@@ -443,41 +438,29 @@ COMMANDS = {
             ("holdfast undo --dry-run --patch", "look at the lines that would change"),
         ),
         notes=(
-            ("If there are fewer than N changes, nothing changes (exit 3) and the message says how many there are."),
-            "Steps that ran at the same time and changed the same files are one change.",
-            (
-                "If steps changed only files that no checkpoint holds, such as .git, the newest checkpoint stays "
-                "the same."
-            ),
             (
                 "--to changes nothing if the state before the prompt was forgotten (exit 3) or undone since (exit "
-                "4: redo leads to it). The changes of a step that still runs stay, and the output says so."
+                "4: redo leads to it). The changes of a step that still runs stay, which is said."
             ),
-            "--stop sends SIGTERM to the processes of the run, and SIGKILL after undo.stop_timeout.",
             (
                 "Without --force undo is refused (exit 4) if another process has changed the same files since, or "
-                "if the log does not hold all of the change. redo brings overwritten content back."
+                "if the log does not hold all of the change (docs/reference/run.md#when-it-refuses). redo brings "
+                "overwritten content back."
             ),
             (
-                "--dry-run ends with the exit code of the real command for all that is known before: too few "
-                "changes, steps that depend on others or still run, edits by other processes, files open for "
-                "writing. Damage in the undo log, leases on files, and obstacles behind earlier changes show only "
-                "in the real one. An interrupted undo or redo is announced, not finished."
+                "--dry-run ends with the exit code of the real command, as far as it is known before. Damage in "
+                "the undo log, leases on files, and obstacles behind earlier changes show only in the real one. "
+                "An interrupted undo or redo is announced, not finished."
             ),
-            ("With --dry-run --patch a warning names the paths that the patch cannot show, such as ignored files."),
         ),
         exits=_EXITS,
     ),
     "redo": Command(
-        description="Bring back the change that `holdfast undo` took back, one state at a time. The output names "
-        "ten of the changed paths, with -v all.",
+        description="Bring back the change that `holdfast undo` took back, one state at a time.",
         configure=_configure_redo,
         run=_redo,
         examples=(("holdfast redo", "one state forward"), ("holdfast redo 3", "three")),
-        notes=(
-            "--step also brings back a step that was rolled back because its recorder was killed.",
-            "N excludes --step (exit 2). With --step, --patch only names the paths.",
-        ),
+        notes=("--step excludes N; --patch then only names the paths.",),
         exits=_EXITS,
     ),
 }

@@ -60,18 +60,16 @@ def _check(console: Console) -> None:
 
 COMMANDS = {
     "rewind": Command(
-        description="Look at the timeline full screen, and go back from there. Arrows or j and k move, "
-        "Tab changes the half, / searches, s shows steps, F5 reads again. Enter goes to the "
-        "state of a row, or to before a prompt, a run or a step; u is undo, r redo. Each "
-        "shows its changes first, and asks. q leaves; the output then says what you did, and "
-        "how to take it back.",
+        description="Look at the timeline full screen, and go back from there (docs/guide/rewind.md has the "
+        "keys). Enter goes to the state of a row, or to before a prompt, a run or a step; u is undo, r redo. Each "
+        "shows its changes first, and asks.",
         configure=_configure,
         run=_rewind,
         examples=(
             ("holdfast rewind", "all that happened"),
             ("holdfast rewind --steps -- src", "every change below src, steps too"),
         ),
-        notes=("It needs the library Textual; without it the error names the command that installs it.",),
+        notes=("It needs the library Textual.",),
         exits=((4, "refused: no terminal, or a restore that was cut short is to stay as it is"),),
         paths_after_dashes=True,
     ),

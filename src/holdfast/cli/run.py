@@ -31,7 +31,7 @@ _LEVELS, _MODES, _TMPS = (KEYS[f"isolation.{key}"].choices for key in ("level", 
 _LIMITS = (
     ("memory", "SIZE", "the most memory that the command may take"),
     ("processes", "NUMBER", "the most processes and threads at once"),
-    ("disk", "SIZE", "the most bytes in each temporary directory, and in each file that it writes"),
+    ("disk", "SIZE", "the most bytes in each temporary directory and each written file"),
 )
 
 
@@ -52,14 +52,14 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--bridge",
         metavar="HOW",
         choices=("fuse",),
-        help="fuse: record by a mount that only the command sees",
+        help="fuse: record by a mount, for programs that cannot be supervised (docs/internals/bridge.md)",
     )
     group = parser.add_argument_group("isolation (docs/reference/isolation.md; the configuration has the defaults)")
     group.add_argument(
         "--isolation",
         metavar="LEVEL",
         choices=_LEVELS,
-        help="none; namespace: isolated from the rest of the machine; vm: in a virtual machine",
+        help="none, namespace (isolated from the machine) or vm (docs/reference/isolation.md)",
     )
     group.add_argument("--network", metavar="MODE", choices=_MODES, help="open, disabled, or allow")
     group.add_argument(
@@ -243,12 +243,10 @@ def _ask(console: Console, ticket: TicketInfo) -> bool | None:
 
 COMMANDS = {
     "run": Command(
-        description="Run a command and record every change that it and its children make in the "
-        "workspace, ignored files and .git included. `holdfast undo` takes the changes back "
-        "step by step. It needs no privilege and no mount. Changes outside the workspace are "
-        "not recorded; --isolation prevents them. Holdfast saves the state before and after. "
-        "The exit code is the command's (128 and the number of a signal). With --json the "
-        "object is the last line on standard error.",
+        description="Run a command and record every change that it and its children make in the workspace, "
+        "ignored files and .git included (docs/reference/run.md). `holdfast undo` takes the changes back step by "
+        "step. Changes outside the workspace are not recorded; --isolation prevents them. Holdfast saves the "
+        "state before and after. The exit code is the command's (128 and the number of a signal).",
         configure=_configure,
         run=_run,
         examples=(
@@ -263,21 +261,11 @@ COMMANDS = {
             ("holdfast undo --run", "take back the last run"),
         ),
         notes=(
-            ("If the kernel cannot supervise, or the isolation cannot be had, nothing runs (exit 1, `unsupported`)."),
-            "HOLDFAST_RUN in the environment of the command is the id of the run.",
-            (
-                "Inside a run `checkpoint` and commands that look work; commands that go back or delete are "
-                "refused (exit 4)."
-            ),
-            (
-                "--bridge fuse is for programs that cannot be supervised (docs/internals/bridge.md). It needs "
-                "/dev/fuse, and root or user namespaces, and excludes isolation."
-            ),
-            "With --isolation vm only --network, --allow, --dns and --env have a meaning.",
-            (
-                "Defaults of the isolation are the settings isolation.*. Its options may be repeated, except "
-                "--isolation, --network and --tmp."
-            ),
+            "If the kernel cannot supervise or isolate, nothing runs (exit 1, `unsupported`).",
+            "HOLDFAST_RUN in the command's environment is the id of the run.",
+            "--bridge fuse needs /dev/fuse, and root or user namespaces, and excludes isolation.",
+            "With --isolation vm only --network, --allow, --dns and --env count.",
+            "--allow, --dns, --hide, --show, --writable and --env may be repeated.",
         ),
         exits=((4, "refused: the state could not be saved first, or another process keeps the undo log"),),
     ),

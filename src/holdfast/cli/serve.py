@@ -36,18 +36,16 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-upkeep",
         action="store_true",
-        help="only answer requests: do not save, thin out or collect",
+        help="only answer requests",
     )
     tokens = parser.add_argument_group("options of tokens")
-    tokens.add_argument("--tenant", metavar="NAME", help="its tenant (default: store.tenant)")
+    tokens.add_argument("--tenant", metavar="NAME", help="the token's tenant (default: store.tenant)")
     tokens.add_argument("--rights", choices=_RIGHTS, help="its rights (default: write)")
-    tokens.add_argument(
-        "--export", metavar="NAME", action="append", default=[], help="it is valid for this export only"
-    )
+    tokens.add_argument("--export", metavar="NAME", action="append", default=[], help="valid for this export only")
     tokens.add_argument(
         "--root", metavar="DIR", action="append", default=[], help="it may make exports below this directory"
     )
-    tokens.add_argument("--label", metavar="TEXT", type=text, default="", help="its purpose, for your list")
+    tokens.add_argument("--label", metavar="TEXT", type=text, default="", help="its purpose")
     tokens.add_argument("--expires", metavar="AGE", help="how long it is valid, as in 30d")
 
 
@@ -203,10 +201,9 @@ def _row(row: TokenRow) -> Row:
 COMMANDS = {
     "serve": Command(
         description="Serve workspaces over HTTP (docs/reference/rest.md), save them automatically, apply "
-        "retention and collect. Requests need a token, which `holdfast serve token create` "
-        "makes, except those about health and the documentation. By default it listens on "
-        "loopback only. After a signal it finishes the current requests and saves unsaved "
-        "changes.",
+        "retention and collect. Requests need a token from `holdfast serve token create`, except those about "
+        "health and the documentation. By default it listens on loopback only. After a signal it finishes the "
+        "current requests, and saves.",
         configure=_configure,
         run=_run,
         intermixed=True,

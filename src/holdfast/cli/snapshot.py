@@ -46,15 +46,15 @@ def _family(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _configure_one(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", metavar="ID", type=text, help="its id, the beginning of the id (4 digits or more), or its label"
-    )
+    parser.add_argument("name", metavar="ID", type=text, help="id, its beginning (4 digits or more), or label")
 
 
 def _configure_take(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--label", metavar="LABEL", type=text, default="", help="a name to find it by")
     parser.add_argument("--with-ignored", action="store_true", help="include ignored files, such as dependencies")
-    parser.add_argument("--provider", metavar="NAME", type=text, help="the provider (docs/reference/snapshot.md)")
+    parser.add_argument(
+        "--provider", metavar="NAME", type=text, help="the snapshot provider (docs/reference/snapshot.md)"
+    )
 
 
 def _take(console: Console, arguments: argparse.Namespace) -> int:
@@ -141,7 +141,9 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-m", "--label", metavar="LABEL", type=text, help="keep the result as a snapshot with this label"
     )
-    parser.add_argument("--provider", metavar="NAME", type=text, help="the provider (docs/reference/snapshot.md)")
+    parser.add_argument(
+        "--provider", metavar="NAME", type=text, help="the snapshot provider (docs/reference/snapshot.md)"
+    )
     parser.add_argument("words", metavar="COMMAND", nargs=REST, help="what to run")
 
 
@@ -201,9 +203,9 @@ def _tell_of_run(console: Console, code: int, kept: SnapshotInfo | None) -> None
 
 COMMANDS = {
     "snapshot": Command(
-        description="Take, show and remove snapshots by a provider: a file system (btrfs, zfs, reflinks), "
-        "an overlay, Git, Holdfast itself, or a plain copy. They stand beside the history of "
-        "checkpoints. `holdfast snapshot COMMAND --help` tells all about one command.",
+        description="Take, show and remove snapshots by a provider (docs/reference/snapshot.md): a file system, "
+        "an overlay, Git, Holdfast itself, or a plain copy. ID is an id or its beginning (4 digits or more), or a "
+        "label. `holdfast snapshot COMMAND --help` tells all about one command.",
         configure=_nothing,
         run=_family,
         examples=(
@@ -217,9 +219,8 @@ COMMANDS = {
         verbs=VERBS,
     ),
     "snapshot take": Command(
-        description="Capture the workspace as it is now, with the best snapshot provider: `holdfast "
-        "doctor` names it. The output lists the files that it leaves out; not all providers "
-        "carry ignored files.",
+        description="Capture the workspace as it is now, by the best provider (`holdfast doctor` names it). The "
+        "output lists the files left out.",
         configure=_configure_take,
         run=_take,
         examples=(
@@ -235,15 +236,14 @@ COMMANDS = {
         examples=(("holdfast snapshot list", "every snapshot"),),
     ),
     "snapshot show": Command(
-        description="Show all about a snapshot: its provider, its time, and the directories that show it.",
+        description="Show a snapshot's provider, its time, and the directories that show it.",
         configure=_configure_one,
         run=_show,
         examples=(("holdfast snapshot show built", "the one of this label"),),
     ),
     "snapshot mount": Command(
-        description="Show a snapshot in a read-only directory of the home, and print its path. It stays "
-        "until `holdfast snapshot unmount`. After a restart of the machine unmount it, and "
-        "mount it again.",
+        description="Show a snapshot in a read-only directory of the home, and print its path, until `holdfast "
+        "snapshot unmount`. After a restart unmount it, and mount it again.",
         configure=_configure_one,
         run=_mount,
         examples=(("diff -r $(holdfast snapshot mount built)/out out", "compare something in it"),),
@@ -255,10 +255,9 @@ COMMANDS = {
         examples=(("holdfast snapshot unmount built", "look at it no more"),),
     ),
     "snapshot run": Command(
-        description="Run a command in an overlay. It sees the workspace at its own path, as it is now or "
-        "as a snapshot is. Its changes there stay apart, and are gone at the end unless -m "
-        "keeps them. Outside the workspace it sees and changes the machine as any command "
-        "does. The exit code is the command's.",
+        description="Run a command in an overlay at the workspace's own path, with the files as they are now, or "
+        "as a snapshot has them. Its changes there are gone at the end unless -m keeps them; elsewhere it changes "
+        "the machine as any command does. The exit code is the command's.",
         configure=_configure_run,
         run=_run,
         examples=(
@@ -269,8 +268,8 @@ COMMANDS = {
         exits=((1, "no provider makes overlays here"), (125, "the command could not be run there")),
     ),
     "snapshot discard": Command(
-        description="Remove a snapshot, for good. Copies and forks made from it stay, and so does the "
-        "checkpoint of a snapshot by the provider holdfast.",
+        description="Remove a snapshot, for good. Copies and forks made from it, and the checkpoint of the provider "
+        "holdfast, stay.",
         configure=_configure_one,
         run=_discard,
         examples=(("holdfast snapshot discard built", "remove it"),),

@@ -113,9 +113,8 @@ def _name_and_path(workspace: Workspace, what: str) -> tuple[str, str]:
 
 COMMANDS = {
     "status": Command(
-        description="Show the changes since the last checkpoint, and the files that are not captured, with the "
-        "reasons. Letters: A added, M modified, D deleted, T the type changed. The command changes "
-        "nothing.",
+        description="Show the changes since the last checkpoint (A added, M modified, D deleted, T the type "
+        "changed), and the files that are not captured, with the reasons. The command changes nothing.",
         configure=_configure_status,
         run=_status,
         examples=(
@@ -123,17 +122,10 @@ COMMANDS = {
             ("holdfast status --ignored", "with the files that no checkpoint will hold"),
             ("holdfast status --json", "for programs"),
         ),
-        notes=(
-            (
-                "A file that cannot be read is listed as not captured, not as deleted. The next checkpoint keeps "
-                "its last saved content."
-            ),
-            "The last line is the next command to run, or the time of the watcher's next save.",
-        ),
     ),
     "cat": Command(
-        description="Print the content of a file as it was in a checkpoint; of a symbolic link, its target. "
-        "PATH is relative to the current directory.",
+        description="Print a file as a checkpoint holds it; of a symbolic link, its target. PATH is relative to "
+        "the current directory.",
         configure=_configure_cat,
         run=_cat,
         examples=(
@@ -141,10 +133,7 @@ COMMANDS = {
             ("holdfast cat 3f2a9c:src/a.py > old.py", "from another one, into a file"),
         ),
         notes=(
-            (
-                "Outside any workspace ID is a checkpoint of any workspace in the home, and PATH is relative to "
-                "that workspace's root."
-            ),
+            "Outside any workspace, ID is any checkpoint of the home, and PATH is relative to its workspace's root.",
         ),
     ),
 }

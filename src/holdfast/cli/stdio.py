@@ -29,9 +29,8 @@ def _stdio(console: Console, _arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "stdio": Command(
-        description="Serve a frontend, which starts this command and speaks with it on standard input and "
-        "output, by lines of JSON (docs/reference/stdio.md). It ends when standard input "
-        "ends. The log goes to standard error, as lines of JSON unless that is a terminal.",
+        description="Serve a frontend, by lines of JSON on standard input and output (docs/reference/stdio.md), "
+        "until the input ends.",
         configure=_configure,
         run=_stdio,
         examples=(

@@ -273,8 +273,7 @@ _KEEPER = (4, f"{_REFUSED}; or edits by other processes were left alone (rollbac
 
 COMMANDS = {
     "steps": Command(
-        description="List the steps in the undo log, newest first, with the command and the number of changed "
-        "paths. `holdfast undo` takes back the newest step, `holdfast undo --step ID` any step.",
+        description="List the steps in the undo log, newest first. `holdfast undo --step ID` takes one back.",
         configure=_configure_steps,
         run=_steps,
         examples=(
@@ -282,7 +281,6 @@ COMMANDS = {
             ("holdfast steps show 7", "list the paths that step 7 changed"),
             ("holdfast steps --discard", "forget them all"),
         ),
-        notes=("At a terminal commands are cut to its width; in a pipe, and in `steps show`, they are whole.",),
         exits=((4, "refused: another process has the undo log"), (5, "the undo log is damaged, or of another version")),
     ),
     "step": Command(
@@ -298,21 +296,21 @@ COMMANDS = {
         notes=(
             (
                 "`rollback` leaves edits by other processes alone and lists them (exit 4), with the place where "
-                "the step's version is kept. `holdfast steps show ID` shows the list again."
+                "the step's version is kept; `holdfast steps show ID` repeats this."
             ),
         ),
         exits=(_KEEPER,),
     ),
     "barriers": Command(
-        description="List edits by other processes between the steps, as far as Holdfast noticed them. Undo does "
-        "not cross an edit of the same paths, unless you force it.",
+        description="List edits by other processes between the steps, as far as Holdfast noticed them. Undo "
+        "crosses no edit of the same paths without --force.",
         configure=_configure_barriers,
         run=_barriers,
         examples=(("holdfast barriers", "list the edits"),),
     ),
     "safeguard": Command(
-        description="Answer operations that wait for a person (see `holdfast run --guard`): allow one, or deny "
-        "it, and Holdfast takes its step back. Without an answer in time the operation is denied.",
+        description="Answer operations that wait for a person (`holdfast run --guard`): allow one, or deny it, "
+        "and Holdfast takes its step back. Without an answer in time it is denied.",
         configure=_configure_safeguard,
         run=_safeguard,
         examples=(
@@ -320,12 +318,7 @@ COMMANDS = {
             ("holdfast safeguard allow 3", "allow it"),
             ("holdfast safeguard deny 3", "deny it, and take its step back"),
         ),
-        notes=(
-            (
-                "A supervised process cannot answer. `deny` leaves edits by other processes alone and lists them, "
-                "as `step rollback` does (exit 4)."
-            ),
-        ),
+        notes=("`deny` leaves edits by other processes alone, as `step rollback` does (exit 4).",),
         exits=(_KEEPER,),
     ),
 }

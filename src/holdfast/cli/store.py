@@ -117,7 +117,7 @@ def _configure_copy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to-key",
         metavar="PLACE",
-        help="the key that encrypts the copy: env:NAME, file:PATH, command:WORDS; none: no encryption",
+        help="the key of the copy: env:NAME, file:PATH, command:WORDS; none: no encryption",
     )
 
 
@@ -165,24 +165,21 @@ COMMANDS = {
         verbs=VERBS,
     ),
     "store info": Command(
-        description="Show where the objects of the home are, whether they are encrypted, and the known facts "
-        "about the bucket. The command sends nothing.",
+        description="Show where the objects of the home are, whether they are encrypted, and facts about the "
+        "bucket. It sends nothing.",
         configure=_nothing,
         run=_info,
         examples=(("holdfast store info", "a report to read"), ("holdfast store info --json", "for programs")),
     ),
     "store probe": Command(
-        description="Test the place of the objects: write, read, read a part, list, write conditionally, delete. "
-        "The command deletes its test objects again.",
+        description="Test the place of the objects: write, read, read a part, list, write conditionally, delete.",
         configure=_nothing,
         run=_probe,
         examples=(("holdfast store probe", "a report to read"), ("holdfast store probe --json", "for programs")),
-        exits=((1, "something does not work"),),
     ),
     "store claim": Command(
-        description="Claim the tenant's objects in the bucket for this store. The first command that "
-        "opens a store does so automatically. No other store can then collect there, or keep "
-        "its objects there.",
+        description="Claim the tenant's objects in the bucket for this store, as the first command that opens a "
+        "store does by itself. No other store can then collect or keep objects there.",
         configure=_configure_claim,
         run=_claim,
         examples=(
@@ -192,9 +189,9 @@ COMMANDS = {
         exits=(_CLAIMED,),
     ),
     "store copy": Command(
-        description="Copy the whole store into another home, or only its objects to another place. Every "
-        "byte of the copy is read back and verified. The source is only read, and stays in "
-        "use. After a crash, the same command continues. Undo logs stay where they are.",
+        description="Copy the whole store into another home, or only its objects to another place, and verify "
+        "every byte (docs/reference/store.md#moving-a-store). The source stays in use. After a crash, the same "
+        "command continues.",
         configure=_configure_copy,
         run=_copy,
         examples=(
@@ -205,6 +202,6 @@ COMMANDS = {
             ("holdfast store copy --to-home ~/again", "and back, everything into one directory"),
             ("holdfast store copy --to-objects s3://bucket/prefix", "the objects alone; then set store.url"),
         ),
-        exits=(_CLAIMED, (5, "an object of the source is damaged")),
+        exits=(_CLAIMED,),
     ),
 }

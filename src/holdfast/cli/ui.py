@@ -19,7 +19,7 @@ _LIBRARIES = ("jinja2", "litestar", "pygments", "uvicorn")
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", metavar="N", type=int, default=0, help="where to listen (default: any free port)")
-    parser.add_argument("--no-browser", action="store_true", help="only print the address, and open no browser")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 
 def _run(console: Console, arguments: argparse.Namespace) -> int:
@@ -54,9 +54,9 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "ui": Command(
-        description="Look at the timeline in a browser: what happened, each state with its files, the attempts of "
-        "experiments, and the difference between any two states. A server on the loopback address shows it until "
-        "Ctrl-C. The printed address lets one browser in, once.",
+        description="Look at the timeline in a browser: what happened, the files of each state, attempts of "
+        "experiments, differences between any two states. It serves on the loopback address until Ctrl-C. The "
+        "printed address lets one browser in, once.",
         configure=_configure,
         run=_run,
         examples=(

@@ -59,9 +59,8 @@ def _reset(console: Console, arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "vm": Command(
-        description="The virtual machines of `--isolation vm`: their state, and the disk that keeps the programs "
-        "installed in them. The files of the workspace are not on that disk; undo reverses their changes "
-        "(docs/reference/vm.md).",
+        description="The virtual machines of `--isolation vm`, and the disk that keeps the programs installed in "
+        "them (docs/reference/vm.md).",
         configure=_nothing,
         run=_family,
         examples=(
@@ -72,15 +71,15 @@ COMMANDS = {
         verbs=VERBS,
     ),
     "vm status": Command(
-        description="Show the running virtual machines of this workspace (image, accelerator, file system, memory of "
-        "this host), and the size of the disk that stays between runs.",
+        description="Show the running virtual machines of this workspace, and the size of the disk that stays "
+        "between runs.",
         configure=_nothing,
         run=_status,
         examples=(("holdfast vm status", "those that run"),),
     ),
     "vm reset": Command(
-        description="Remove the disk that stays between runs. Programs installed in the machine are gone, and the next "
-        "machine starts from its image. The workspace stays as it is. Refused while a machine runs.",
+        description="Remove the disk that stays between runs, with the programs on it: the next machine starts "
+        "from its image. Refused while a machine runs.",
         configure=_nothing,
         run=_reset,
         examples=(("holdfast vm reset", "begin anew"),),

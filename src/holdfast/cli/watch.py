@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 def _configure(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--detach", action="store_true", help="run in the background; return when the watcher works")
-    form.add_argument("--stop", action="store_true", help="stop the watcher of this workspace, and wait for its end")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before a huge checkpoint")
+    form.add_argument("--stop", action="store_true", help="stop the watcher, and wait for its end")
+    parser.add_argument(
+        "-y", "--yes", action="store_true", help="do not ask at a terminal before a huge first checkpoint"
+    )
 
 
 def _watch(console: Console, arguments: argparse.Namespace) -> int:
@@ -104,9 +106,8 @@ def _stop(console: Console, workspace: Workspace) -> int:
 
 COMMANDS = {
     "watch": Command(
-        description="Save automatically: five seconds after the last change, at the latest after five "
-        "minutes, at most sixty times an hour, and less often the more it has saved. It saves "
-        "idle sessions as well. Other commands are faster while it runs.",
+        description="Save automatically: five seconds after the last change, at the latest after five minutes, at "
+        "most sixty times an hour (docs/reference/watch.md). Idle sessions are saved as well.",
         configure=_configure,
         run=_watch,
         examples=(

@@ -104,15 +104,15 @@ HELD_BACK = (4, "refused: a limit or a hook (docs/reference/experiment.md) forbi
 
 COMMANDS = {
     "session checkpoint": Command(
-        description="Save a session's state now: directory, variables, history, files. Holdfast does so "
-        "automatically after some commands, when idle, and before risky commands.",
+        description="Save a session's state now: directory, variables, history, files. Holdfast also does so by "
+        "itself (docs/reference/session.md#when-it-is-saved).",
         configure=_configure_checkpoint,
         run=_checkpoint,
         examples=(("holdfast session checkpoint -m 'tests pass'", "save, with the reason"),),
         exits=(HELD_BACK,),
     ),
     "session branch": Command(
-        description="Save a session's state under a name, so that `holdfast session checkout` can return to it.",
+        description="Save a session's state under a name, for `holdfast session checkout`.",
         configure=_configure_branch,
         run=_branch,
         examples=(
@@ -123,9 +123,9 @@ COMMANDS = {
         exits=(HELD_BACK,),
     ),
     "session checkout": Command(
-        description="Bring a session to another state: files, directory, variables, history. The present "
-        "state is saved first, as a branch `_auto/before-checkout-…`. Files that change "
-        "meanwhile are left alone and listed.",
+        description="Bring a session to another state: files, directory, variables, history "
+        "(docs/reference/session.md#going-back). The present state is saved first, as the branch "
+        "`_auto/before-checkout-…`.",
         configure=_configure_checkout,
         run=_checkout,
         examples=(

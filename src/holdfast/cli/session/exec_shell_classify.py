@@ -233,11 +233,10 @@ def _surroundings(
 
 COMMANDS = {
     "session exec": Command(
-        description="Run a command in a session's shell, in the directory and with the variables that the "
-        "last command left. One word is a command line for the shell, several are a command "
-        "and its arguments; options of `session exec` stand before them. The command reads "
-        "standard input unless that is a terminal. The exit code is the command's (128 and "
-        "the number of a signal). With --json the object holds the output.",
+        description="Run a command in a session's shell, in the directory and with the variables that the last "
+        "command left. One word is a command line for the shell, several are a command and its arguments; options "
+        "of `session exec` stand before them. The command reads standard input unless that is a terminal. The "
+        "exit code is the command's (128 and the number of a signal).",
         configure=_configure_exec,
         run=_exec,
         examples=(
@@ -245,26 +244,19 @@ COMMANDS = {
             ("holdfast session exec make -j2", "… for the next command"),
             ("holdfast session exec --timeout 10m --json 'npm test'", "for programs"),
         ),
-        notes=(
-            (
-                "Words behind the command's first word are the command's own. If the command fails and one of "
-                "them looks like an option of `session exec`, a warning says so."
-            ),
-        ),
         exits=(BUSY,),
     ),
     "session shell": Command(
-        description="Work in a session at the terminal, with its shell, your settings of that shell, and "
-        "job control. The history records each line, its output and its exit code. `exit` "
-        "keeps the session's state.",
+        description="Work in a session at the terminal, with its shell, your settings of that shell, and job "
+        "control (docs/reference/session-shell.md#at-the-terminal).",
         configure=_configure_shell,
         run=_shell,
         examples=(("holdfast session shell", "your newest one here"),),
         exits=(BUSY,),
     ),
     "session classify": Command(
-        description="Say what a command may do in a session, without running it: safe, changes, unknown, risky "
-        "or dangerous (docs/reference/classify.md). Holdfast parses the command line for that.",
+        description="Say what a command may do in a session, without running it: safe, changes, unknown, risky or "
+        "dangerous (docs/reference/classify.md).",
         configure=_configure_classify,
         run=_classify,
         examples=(("holdfast session classify 'rm -rf build'", "before you run it"),),

@@ -56,12 +56,6 @@ COMMANDS = {
             ("holdfast session checkout before-upgrade", "return to it, files and shell"),
             ("holdfast session fork", "try an idea beside it"),
         ),
-        notes=(
-            (
-                "While another process has a session open, that process does `session checkpoint`, `branch`, "
-                "`fork` and `share` for this command."
-            ),
-        ),
         verbs=VERBS,
     ),
 }

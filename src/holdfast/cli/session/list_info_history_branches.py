@@ -256,8 +256,8 @@ COMMANDS = {
         examples=(("holdfast session info", "your newest one here"), ("holdfast session info -s try-2", "another")),
     ),
     "session history": Command(
-        description="List the commands that led to a session's state, newest first: exit code, duration, "
-        "safety level, and whether the command changed files.",
+        description="List the commands that led to a session's state, newest first: exit code, duration, safety "
+        "level, and whether files changed.",
         configure=_configure_history,
         run=_history,
         examples=(

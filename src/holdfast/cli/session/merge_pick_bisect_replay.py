@@ -49,9 +49,9 @@ def _configure_conflicts(parser: argparse.ArgumentParser) -> None:
         "--prefer",
         metavar="SIDE",
         choices=("ours", "theirs"),
-        help="ours or theirs wins in a conflict (default: refuse), and no agent is asked",
+        help="ours or theirs wins in a conflict, without asking an agent (default: refuse)",
     )
-    add_decision_options(parser, there="the other")
+    add_decision_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="only show the plan")
 
 
@@ -179,7 +179,7 @@ def _configure_bisect(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--good", metavar="STATE", type=text, required=True, help="a checkpoint or branch that is good")
     parser.add_argument("--bad", metavar="STATE", type=text, default="@", help="one that is bad (default: @)")
-    parser.add_argument("--timeout", metavar="SECONDS", help="end a test that takes longer, and call it bad")
+    parser.add_argument("--timeout", metavar="SECONDS", help="end a test that takes longer; it counts as bad")
     parser.add_argument("--with-ignored", action="store_true", help="include ignored files, such as dependencies")
 
 
@@ -299,10 +299,9 @@ _REFUSED = "refused: files are in conflict, or the session is in use, belongs to
 
 COMMANDS = {
     "session merge": Command(
-        description="Merge the changes of another session, such as a fork, into this one: files, and "
-        "nothing of its shell. If both sides changed a file and the merge cannot combine "
-        "them, the command lists the conflicts and changes nothing. `holdfast undo` takes the "
-        "merge back.",
+        description="Merge the changes of another session, such as a fork, into this one: files, and nothing of "
+        "its shell (docs/reference/merge.md). If it cannot combine both changes of a file, it lists the conflicts "
+        "and changes nothing (exit 4). `holdfast undo` takes the merge back.",
         configure=_configure_merge,
         run=_merge,
         examples=(
@@ -310,7 +309,6 @@ COMMANDS = {
             ("holdfast session merge fork-3f2a91c0be --dry-run", "show the plan and the conflicts"),
             ("holdfast session merge first -s second", "merge one fork into another"),
         ),
-        notes=("With --dry-run the exit code is 4 if there are conflicts.",),
         exits=((4, _REFUSED),),
     ),
     "session pick": Command(
@@ -323,9 +321,9 @@ COMMANDS = {
         exits=((4, _REFUSED),),
     ),
     "session bisect": Command(
-        description="Find the first bad state between a good one and a bad one. Holdfast runs COMMAND in "
-        "a fork at one state after another: 0 means good, 125 unknown, other codes up to 124 "
-        "bad. It tests both ends first. The session does not change.",
+        description="Find the first bad state between a good and a bad one. Holdfast runs COMMAND in a fork at "
+        "one state after another: 0 means good, 125 unknown, other codes up to 124 bad. The session does not "
+        "change (docs/reference/experiment.md#bisect).",
         configure=_configure_bisect,
         run=_bisect,
         examples=(
@@ -336,7 +334,7 @@ COMMANDS = {
     ),
     "session replay": Command(
         description="Run the commands of another session again, in this one, from its present state. It stops at "
-        "the first command that ends with another exit code than before.",
+        "the first that ends with another exit code than before.",
         configure=_configure_replay,
         run=_replay,
         examples=(

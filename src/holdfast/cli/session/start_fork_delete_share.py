@@ -53,7 +53,7 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--shell", metavar="NAME", choices=KEYS["session.shell"].choices, help="bash, sh or zsh")
     parser.add_argument("--timeout", metavar="T", type=text, help="end a command that takes longer: 90, 10m")
-    parser.add_argument("--max-output", metavar="SIZE", type=text, help="how much to keep of each output of a command")
+    parser.add_argument("--max-output", metavar="SIZE", type=text, help="how much to keep of each output")
     parser.add_argument(
         "--supervised",
         action="store_true",
@@ -69,7 +69,7 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
         metavar="LEVEL",
         choices=KEYS["isolation.level"].choices,
         default="none",
-        help="vm: its commands run in a virtual machine, until `session stop`",
+        help="vm: in a virtual machine, from now until `session stop`",
     )
     parser.add_argument(
         "--env", metavar="NAME=VALUE", type=_variable, action="append", default=[], help="a variable of its own"
@@ -166,10 +166,13 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
         "--provider",
         metavar="NAME",
         type=text,
-        help="the provider that makes its directory (docs/reference/snapshot.md)",
+        help="the snapshot provider (docs/reference/snapshot.md)",
     )
     parser.add_argument(
-        "--on-branch", metavar="BRANCH", type=text, help="have Git make it, with this branch checked out"
+        "--on-branch",
+        metavar="BRANCH",
+        type=text,
+        help="have Git make it, on this new or current branch (else HEAD is detached)",
     )
 
 
@@ -207,7 +210,7 @@ def _configure_delete(parser: argparse.ArgumentParser) -> None:
     add_options(parser, session=False)
     parser.add_argument("id", metavar="ID", type=text, help="the session")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before a fork's directory is deleted")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
 
 
 def _delete(console: Console, arguments: argparse.Namespace) -> int:
@@ -300,8 +303,8 @@ def _share(console: Console, arguments: argparse.Namespace) -> int:
 
 COMMANDS = {
     "session start": Command(
-        description="Start a session in this workspace, in the current directory. Its owner is --agent, "
-        "$HOLDFAST_AGENT, or the user. Sessions in one workspace see each other's changes.",
+        description="Start a session in the current directory of this workspace. Sessions in one workspace see "
+        "each other's changes.",
         configure=_configure_start,
         run=_start,
         examples=(
@@ -310,17 +313,12 @@ COMMANDS = {
             ("holdfast session start try --shell zsh --timeout 10m", "with a name, another shell, and a limit"),
             ("export HOLDFAST_SESSION=$(holdfast -q session start)", "use it from now on"),
         ),
-        notes=(
-            (
-                "The level of isolation is `none`, also with another isolation.level; `namespace` is refused. The "
-                "machine of --isolation vm starts at once."
-            ),
-        ),
+        notes=("The default is none: isolation.level does not count, and `namespace` is refused.",),
         exits=((4, "refused: there is a session of that name"),),
     ),
     "session stop": Command(
-        description="Shut down the virtual machine of a session that was started with --isolation vm. The session "
-        "stays as it is: the next command starts the machine again, from its disk.",
+        description="Shut down the virtual machine of a session. The session's next command starts it again, from "
+        "its disk.",
         configure=_configure_stop,
         run=_stop,
         examples=(("holdfast session stop", "your newest session here"),),
@@ -328,8 +326,8 @@ COMMANDS = {
         exits=(BUSY,),
     ),
     "session fork": Command(
-        description="Start another session from the state of this one, in a directory of its own, made by "
-        "the best snapshot provider. Neither session sees the changes of the other.",
+        description="Start another session from the state of this one, in a directory of its own. Neither sees "
+        "the changes of the other.",
         configure=_configure_fork,
         run=_fork,
         examples=(
@@ -339,27 +337,22 @@ COMMANDS = {
             ("holdfast session fork --on-branch try-2", "in a work tree of Git, on a new branch"),
             ("fork=$(holdfast -q session fork)", "in a script"),
         ),
-        notes=(
-            ("--on-branch takes a new branch or the current branch of the workspace. Without it HEAD is detached."),
-        ),
         exits=(HELD_BACK,),
     ),
     "session delete": Command(
-        description="Delete a session and its states; of a fork also the directory and its saved files, "
-        "for good: at a terminal it asks, elsewhere it needs --yes. A directory that was "
-        "moved elsewhere stays. Only the owner may delete.",
+        description="Delete a session and its states; of a fork also the directory and its saved files, for good: "
+        "at a terminal it asks, elsewhere it needs --yes (docs/reference/session.md#forks).",
         configure=_configure_delete,
         run=_delete,
         examples=(
             ("holdfast session delete try-2 --dry-run", "list what the command would delete"),
             ("holdfast session delete try-2 --yes", "a fork, without being asked"),
         ),
-        notes=("The output lists the processes that its commands left running; they continue.",),
         exits=((4, f"{BUSY[1]}; or the session has forks, or --yes is missing"),),
     ),
     "session share": Command(
-        description="Let another agent or user work in a session. Only the owner may share. Names are no "
-        "protection: every process that can write Holdfast's home can take any name.",
+        description="Let another agent or user work in a session. Names are no protection: every process that can "
+        "write Holdfast's home can take any name.",
         configure=_configure_share,
         run=_share,
         examples=(
