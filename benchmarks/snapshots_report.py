@@ -23,11 +23,13 @@ Rows = dict[str, dict[str, list[float]]]
 
 
 def _both(rows: Rows) -> dict[str, list[float]]:
-    """Forking and working, round by round."""
+    """Forking and working, round by round. A session's fork by a provider with several modes is a worktree."""
     forked = {**rows.get(SESSION, {}), **{name: rows[FORKED][name] for name in (WORK_TREE, COPY)}}
     worked = rows.get(WORKED, {})
     return {
-        name: [sum(pair) for pair in zip(times, worked[name], strict=False)]
+        worktree if (worktree := f"{name} (worktree)") in rows[FORKED] else name: [
+            sum(pair) for pair in zip(times, worked[name], strict=False)
+        ]
         for name, times in forked.items()
         if name in worked
     }
@@ -61,9 +63,9 @@ def _table(rows: Rows) -> list[str]:
 
 def tables(results: dict[str, Any]) -> list[str]:
     """What one run of snapshots.py has measured, as lines of Markdown."""
-    load = " and ".join(f"{value:.1f}" for value in results["load"])
+    load = ", ".join(f"{value:.1f}" for value in results["load"])
     when = f"{results['date']}: {results['machine']}; load before and after: {load}"
-    changed = f"Before each snapshot {results['changed']} files were given another content. "
+    changed = f"Before each snapshot {results['changed']} files changed. "
     changed += f"Forks, and both, in multiples of `{WORK_TREE}`, snapshots of `{STASH}`"
     rounds = "1 round" if results["rounds"] == 1 else f"{results['rounds']} rounds; medians"
     lines = [f"Measured on {when}. {rounds}. {changed}.", ""]
