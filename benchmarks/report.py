@@ -1,4 +1,4 @@
-"""Turn what ``compare.py``, ``run.py``, ``bridge.py`` or ``snapshots.py`` wrote with ``--json`` into the tables and the plot of docs/internals/performance.md.
+"""Turn what ``compare.py``, ``run.py``, ``bridge.py`` or ``snapshots.py`` wrote with ``--json`` into the lists, the table and the plot of docs/internals/performance.md.
 
     python benchmarks/report.py COMPARED.json docs/internals/performance.md docs/internals/performance.svg
     python benchmarks/report.py RUN.json [RUN.json...] docs/internals/performance.md
