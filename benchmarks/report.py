@@ -1,4 +1,4 @@
-"""Turn what ``compare.py``, ``run.py``, ``bridge.py`` or ``snapshots.py`` wrote with ``--json`` into the lists, the table and the plot of docs/internals/performance.md.
+"""Turn what ``compare.py``, ``run.py``, ``bridge.py`` or ``snapshots.py`` wrote with ``--json`` into the tables and the plot of docs/internals/performance.md.
 
     python benchmarks/report.py COMPARED.json docs/internals/performance.md docs/internals/performance.svg
     python benchmarks/report.py RUN.json [RUN.json...] docs/internals/performance.md
@@ -27,7 +27,7 @@ TABLES = {"run": run_report.tables, "bridge": bridge_report.tables, "snapshots":
 
 
 def shown(row: str, value: float) -> str:
-    return f"{value / 1000:,.1f}" if row.startswith("bytes") else f"{value * 1000:,.1f}"
+    return f"{value / 1000:,.1f} KB" if row.startswith("bytes") else f"{value * 1000:,.1f} ms"
 
 
 def table(results: dict[str, Any], sizes: list[str]) -> list[str]:
@@ -38,15 +38,14 @@ def table(results: dict[str, Any], sizes: list[str]) -> list[str]:
             middle = {tool: statistics.median(found) for tool, found in values.items()}
             for tool in [tool for tool in middle if tool != "git"]:
                 name = row if tool == "holdfast" else f"{row}, {tool}"
-                name += ", KB" if row.startswith("bytes") else ""
                 cells.setdefault(name, []).append(
                     f"{shown(row, middle[tool])} (**{middle[tool] / middle['git']:.2f}**)"
                 )
         for row, values in results[size]["engine"].items():
-            cells.setdefault(f"{row}, engine", []).append(f"{statistics.median(values) * 1000:.2f}")
-        cells.setdefault("peak memory of a first checkpoint, MB", []).append(f"{results[size]['peak_memory_mb']:.0f}")
+            cells.setdefault(f"{row}, engine", []).append(f"{statistics.median(values) * 1000:.2f} ms")
+        cells.setdefault("peak memory of a first checkpoint", []).append(f"{results[size]['peak_memory_mb']:.0f} MB")
     return [
-        "| work: ms (× git) | " + " | ".join(f"{int(size):,} files" for size in sizes) + " |",
+        "| work: time (to git) | " + " | ".join(f"{int(size):,} files" for size in sizes) + " |",
         "| --- |" + " ---: |" * len(sizes),
         *(f"| {row} | " + " | ".join(found) + " |" for row, found in cells.items()),
         "",
