@@ -1,4 +1,4 @@
-"""What either side can do to one file, and the table of docs/reference/merge.md that says what comes of each pair."""
+"""What either side can do to one file, and the rules of docs/reference/merge.md that say what comes of each pair."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sides(who: str) -> dict[str, SideChanges]:
 
 
 def outcome(production: SideChanges, fork: SideChanges) -> str:
-    """One word of the table."""
+    """What comes of both, in a word."""
     changes = sorted([*fork.changes, *(Change(one.before_path, one.before, None) for one in fork.renamed)])
     changes = sorted([*changes, *(Change(one.path, None, one.after) for one in fork.renamed)])
     found = stacked_plan.classify(production, fork, [changes] if changes else [])
@@ -59,25 +59,42 @@ def outcome(production: SideChanges, fork: SideChanges) -> str:
     return "both"
 
 
-def table() -> str:
-    """The table as it has to be."""
-    ours, theirs = sides("production"), sides("fork")
-    lines = [
-        f"| ours ↓ fork → | {' | '.join(theirs)} |",
-        f"| --- {'| --- ' * len(theirs)}|",
-    ]
-    for name, here in ours.items():
-        lines.append(f"| **{name}** | {' | '.join(outcome(here, there) for there in theirs.values())} |")
-    return "\n".join(lines)
+def _removes(action: str) -> bool:
+    return action in ("deletes", "makes a directory")
 
 
-def documented() -> dict[tuple[str, str], str]:
-    """What docs/reference/merge.md says: (production's action, fork's action) → outcome."""
-    text = DOCUMENT.read_text()
-    (head,) = re.findall(r"^\| ours ↓ fork → \| (.*) \|$", text, re.MULTILINE)
-    names = head.split(" | ")
-    found = {}
-    for row, cells in re.findall(r"^\| \*\*([a-z ]+)\*\* \| (.*) \|$", text, re.MULTILINE):
-        for name, cell in zip(names, cells.split(" | "), strict=True):
-            found[row, name] = cell
-    return found
+def _renames(action: str) -> bool:
+    return action.startswith("renames")
+
+
+def _edits(action: str) -> bool:
+    return "edits" in action
+
+
+def expected(ours: str, fork: str) -> str:
+    """What the page's rules say of a pair of actions, in their order."""
+    if "nothing" in (ours, fork):
+        return "–" if ours == fork else "ours" if fork == "nothing" else "fork's"
+    if _removes(ours) and _removes(fork):
+        return "identical" if ours == fork == "deletes" else "both"
+    if _removes(ours):
+        return "`deleted_here`"
+    if _removes(fork):
+        in_the_way = fork == "makes a directory" and not _renames(ours)
+        return "`deleted_there`, `in_the_way`" if in_the_way else "`deleted_there`"
+    if _renames(ours) and _renames(fork):
+        return "`renamed_apart`"
+    if "makes a link" in (ours, fork) and "renames" not in (ours, fork):
+        return "`type`"
+    if _edits(ours) and _edits(fork):
+        return "`content`"
+    if "chmods" in ours and "chmods" in fork:
+        return "`mode`"
+    return "both"
+
+
+def documented() -> list[str]:
+    """The reasons that the rules of docs/reference/merge.md name, in their order."""
+    rules = re.search(r"^### Every combination\n(.*?)^### ", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    assert rules is not None
+    return re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\d\. .*$", rules[1], re.MULTILINE)))
