@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.three_way import SideChanges
@@ -42,59 +43,44 @@ def sides(who: str) -> dict[str, SideChanges]:
 
 
 def outcome(production: SideChanges, fork: SideChanges) -> str:
-    """What comes of both, in a word."""
+    """What comes of both, in the page's words."""
     changes = sorted([*fork.changes, *(Change(one.before_path, one.before, None) for one in fork.renamed)])
     changes = sorted([*changes, *(Change(one.path, None, one.after) for one in fork.renamed)])
     found = stacked_plan.classify(production, fork, [changes] if changes else [])
     if found.overlaps:
         return ", ".join(sorted({f"`{one.why}`" for one in found.overlaps}))
     kinds = {one.kind for one in found.files}
-    if not kinds:
-        return "–"
     if kinds == {"identical"}:
         return "identical"
     if kinds == {"one_sided"}:
         by = {one.by for one in found.files}
-        return {"production": "ours", "fork": "fork's"}.get(by.pop(), "both") if len(by) == 1 else "both"
+        return {"production": "ours", "fork": "the fork's"}.get(by.pop(), "both") if len(by) == 1 else "both"
     return "both"
 
 
-def _removes(action: str) -> bool:
-    return action in ("deletes", "makes a directory")
+class Rule(NamedTuple):
+    """A rule of the page: what each side may have done, and what comes of it."""
+
+    here: list[str]
+    there: list[str]
+    result: str
+
+    def fits(self, production: str, fork: str) -> bool:
+        """Whether it says what comes of these actions."""
+        # An action that does two things has two of the page's words: a rule of either fits it.
+        ours, theirs = {"anything", *production.split(" and ")}, {"anything", *fork.split(" and ")}
+        return not ours.isdisjoint(self.here) and not theirs.isdisjoint(self.there)
 
 
-def _renames(action: str) -> bool:
-    return action.startswith("renames")
+def documented() -> list[Rule]:
+    """The rules of docs/reference/merge.md, in their order."""
+    section = re.search(r"^### Every combination\n(.*?)^### ", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    assert section is not None
+    rules = re.findall(r"^(\d+)\. (.+) / (.+): (.+)$", section[1], re.MULTILINE)
+    assert [number for number, *_ in rules] == [str(number) for number in range(1, len(rules) + 1)]
+    return [Rule(here.split(", "), there.split(", "), result) for _, here, there, result in rules]
 
 
-def _edits(action: str) -> bool:
-    return "edits" in action
-
-
-def expected(ours: str, fork: str) -> str:
-    """What the page's rules say of a pair of actions, in their order."""
-    if "nothing" in (ours, fork):
-        return "–" if ours == fork else "ours" if fork == "nothing" else "fork's"
-    if _removes(ours) and _removes(fork):
-        return "identical" if ours == fork == "deletes" else "both"
-    if _removes(ours):
-        return "`deleted_here`"
-    if _removes(fork):
-        in_the_way = fork == "makes a directory" and not _renames(ours)
-        return "`deleted_there`, `in_the_way`" if in_the_way else "`deleted_there`"
-    if _renames(ours) and _renames(fork):
-        return "`renamed_apart`"
-    if "makes a link" in (ours, fork) and "renames" not in (ours, fork):
-        return "`type`"
-    if _edits(ours) and _edits(fork):
-        return "`content`"
-    if "chmods" in ours and "chmods" in fork:
-        return "`mode`"
-    return "both"
-
-
-def documented() -> list[str]:
-    """The reasons that the rules of docs/reference/merge.md name, in their order."""
-    rules = re.search(r"^### Every combination\n(.*?)^### ", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
-    assert rules is not None
-    return re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\d\. .*$", rules[1], re.MULTILINE)))
+def deciding(production: str, fork: str) -> Rule:
+    """The first rule of the page that fits these actions."""
+    return next(rule for rule in documented() if rule.fits(production, fork))
