@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # The fate of each file when a fork's stack of small changes is merged into a production that has changed since.
 #
-# The classification of a stacked merge (table in docs/reference/merge.md): per file, by both sides' changes since the
+# The classification of a stacked merge (rules in docs/reference/merge.md): per file, by both sides' changes since the
 # fork point, and per changeset of the fork. For a file that only the fork changed, its last version counts, without
 # intermediate states. For a file that both changed, the fork's small changes are kept apart, so that each can be
 # applied anew. Pure: nothing here reads a tree or a store.

@@ -1,9 +1,10 @@
-"""What either side can do to one file, and the table of docs/reference/merge.md that says what comes of each pair."""
+"""What either side can do to one file, and the rules of docs/reference/merge.md that say what comes of each pair."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.three_way import SideChanges
@@ -42,42 +43,44 @@ def sides(who: str) -> dict[str, SideChanges]:
 
 
 def outcome(production: SideChanges, fork: SideChanges) -> str:
-    """One word of the table."""
+    """What comes of both, in the page's words."""
     changes = sorted([*fork.changes, *(Change(one.before_path, one.before, None) for one in fork.renamed)])
     changes = sorted([*changes, *(Change(one.path, None, one.after) for one in fork.renamed)])
     found = stacked_plan.classify(production, fork, [changes] if changes else [])
     if found.overlaps:
         return ", ".join(sorted({f"`{one.why}`" for one in found.overlaps}))
     kinds = {one.kind for one in found.files}
-    if not kinds:
-        return "–"
     if kinds == {"identical"}:
         return "identical"
     if kinds == {"one_sided"}:
         by = {one.by for one in found.files}
-        return {"production": "ours", "fork": "fork's"}.get(by.pop(), "both") if len(by) == 1 else "both"
+        return {"production": "ours", "fork": "the fork's"}.get(by.pop(), "both") if len(by) == 1 else "both"
     return "both"
 
 
-def table() -> str:
-    """The table as it has to be."""
-    ours, theirs = sides("production"), sides("fork")
-    lines = [
-        f"| ours ↓ fork → | {' | '.join(theirs)} |",
-        f"| --- {'| --- ' * len(theirs)}|",
-    ]
-    for name, here in ours.items():
-        lines.append(f"| **{name}** | {' | '.join(outcome(here, there) for there in theirs.values())} |")
-    return "\n".join(lines)
+class Rule(NamedTuple):
+    """A rule of the page: what each side may have done, and what comes of it."""
+
+    here: list[str]
+    there: list[str]
+    result: str
+
+    def fits(self, production: str, fork: str) -> bool:
+        """Whether it says what comes of these actions."""
+        # An action that does two things has two of the page's words: a rule of either fits it.
+        ours, theirs = {"anything", *production.split(" and ")}, {"anything", *fork.split(" and ")}
+        return not ours.isdisjoint(self.here) and not theirs.isdisjoint(self.there)
 
 
-def documented() -> dict[tuple[str, str], str]:
-    """What docs/reference/merge.md says: (production's action, fork's action) → outcome."""
-    text = DOCUMENT.read_text()
-    (head,) = re.findall(r"^\| ours ↓ fork → \| (.*) \|$", text, re.MULTILINE)
-    names = head.split(" | ")
-    found = {}
-    for row, cells in re.findall(r"^\| \*\*([a-z ]+)\*\* \| (.*) \|$", text, re.MULTILINE):
-        for name, cell in zip(names, cells.split(" | "), strict=True):
-            found[row, name] = cell
-    return found
+def documented() -> list[Rule]:
+    """The rules of docs/reference/merge.md, in their order."""
+    section = re.search(r"^### Every combination\n(.*?)^### ", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    assert section is not None
+    rules = re.findall(r"^(\d+)\. (.+) / (.+): (.+)$", section[1], re.MULTILINE)
+    assert [number for number, *_ in rules] == [str(number) for number in range(1, len(rules) + 1)]
+    return [Rule(here.split(", "), there.split(", "), result) for _, here, there, result in rules]
+
+
+def deciding(production: str, fork: str) -> Rule:
+    """The first rule of the page that fits these actions."""
+    return next(rule for rule in documented() if rule.fits(production, fork))

@@ -155,12 +155,12 @@ def test_the_table_is_well_formed() -> None:
 
 
 def test_the_document_says_the_levels_in_their_order() -> None:
-    assert re.findall(r"^\| `(\w+)` \|", DOCUMENT, re.MULTILINE) == list(LEVELS)
+    assert re.findall(r"^- `(\w+)`: it", DOCUMENT, re.MULTILINE) == list(LEVELS)
 
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_the_examples_of_the_document_are_so(name: Level) -> None:
-    examples = re.search(rf"^\| `{name}` \|.*\| (.*) \|$", DOCUMENT, re.MULTILINE)
+    examples = re.search(rf"^- `{name}`: it.*?: (.*)$", DOCUMENT, re.MULTILINE)
     assert examples is not None
     commands = re.findall(r"`([^`]+)`", examples[1])
     assert len(commands) >= 4
