@@ -465,7 +465,7 @@ def json_part() -> str:
 
 # -- MCP -----------------------------------------------------------------------------------------------------------
 
-COMMON = 3
+COMMON = 2
 """A field that so many tools take is told once."""
 
 
@@ -473,42 +473,48 @@ def tools_part() -> str:
     """Every tool: what it does, takes and answers."""
     from holdfast.api.mcp import _tools as tools
 
-    taken = {tool.name: tool_fields(tools.schema(tool.takes)) for tool in tools.TOOLS}
+    schemas = {tool.name: tools.schema(tool.takes) for tool in tools.TOOLS}
+    taken = {name: tool_fields(schema) for name, schema in schemas.items()}
     every = [each for found in taken.values() for each in found.items()]
-    common = {name: text for name, text in every if every.count((name, text)) >= COMMON}
+    common = {name: text for name, text in every if ": " in text and every.count((name, text)) >= COMMON}
     lines = [*(f"- `{name}`{text}" for name, text in common.items()), ""]
     for tool in tools.TOOLS:
         lines += [f"### {tool.name}", "", linked(" ".join([tool.description, tool.note]).strip()), ""]
-        own = {name: text for name, text in taken[tool.name].items() if common.get(name) != text}
-        also = [f"`{name}`" for name in taken[tool.name] if name not in own]
-        lines += [f"- `{name}`{text}" for name, text in own.items()]
-        lines += [f"- {', '.join(also)}"] if also else []
-        lines += ["", f"Answers {answered(tool.answers)}.", ""]
+        required = schemas[tool.name]["required"]
+        named: dict[str, list[str]] = {}
+        for name, text in taken[tool.name].items():
+            is_told = common.get(name) == text
+            about = text if ": " in text and not is_told else ""
+            shown = f"**`{name}`**" if name in required else f"`{name}`"
+            named.setdefault(about, []).append(shown if is_told or about else shown + text)
+        lines += [f"- {', '.join(names)}{text}" for text, names in sorted(named.items(), key=lambda each: not each[0])]
+        lines += [""] if named else []
+        lines += [f"Answers {answered(tool.answers)}.", ""]
     return "\n".join(lines).rstrip()
 
 
 def tool_fields(schema: dict[str, Any]) -> dict[str, str]:
-    """What is said of each field that a tool takes."""
+    """What is said of each field that a tool takes: its default, with its other values, and its description."""
     found: dict[str, str] = {}
     for name, field in schema["properties"].items():
         if name != "directory":
-            choices = "|".join(field.get("enum", ()))
             default = field.get("default")
-            shown = "" if default in (None, "", [], {}, False) else f"default: `{default}`"
-            facts = ["required" if name in schema["required"] else "", choices and f"`{choices}`", shown]
-            facts_text = ", ".join(fact for fact in facts if fact)
-            found[name] = (f" ({facts_text})" if facts_text else "") + f": {field.get('description', '')}"
+            values = field.get("enum", [] if default in (None, "", [], {}, False) else [default])
+            ordered = sorted(values, key=lambda each: each != default)
+            shown = f"`{'|'.join(map(str, ordered))}`" if default in ordered else "` or `".join(values).join("``")
+            about = f": {field['description']}" if "description" in field else ""
+            found[name] = (f" ({shown})" if values else "") + about
     return found
 
 
 def answered(kind: type) -> str:
-    """The fields of an answer; those of an object of the page on JSON by its name."""
+    """The fields of an answer; those of an object of the page on JSON by its name. ``totals`` is told once a page."""
     from tests.answers import SECTIONS
 
     places = {each: title for title, kinds in SECTIONS.items() for each in kinds}
     base = next((each for each in kind.__mro__ if each in places), None)
     known = {one.key for one in fields(base)} if base is not None else set[str]()
-    own = [f"`{one.key}`" for one in fields(kind) if one.key not in known]
+    own = [f"`{one.key}`" for one in fields(kind) if one.key not in known and one.key != "totals"]
     link = [f"[{base.__name__}](json.md#{anchor(places[base])})"] if base is not None else []
     return ", ".join(link + own)
 
@@ -517,12 +523,9 @@ def prompts_part() -> str:
     """The prompts, with their defaults."""
     from holdfast.api.mcp import _prompts as prompts
 
-    listed = prompts.list_prompts(inside=False)
-    inside = {one.name for one in prompts.list_prompts(inside=True)}
     return "\n".join(
         f"- `{one.name}`: {one.description}. `count`: {one.arguments[0].description}."
-        + ("" if one.name in inside else " Not listed inside of a run.")
-        for one in listed
+        for one in prompts.list_prompts(inside=False)
     )
 
 
