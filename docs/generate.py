@@ -542,35 +542,63 @@ def resources_part() -> str:
 
 
 def operations_part(names: re.Pattern[str]) -> str:
-    """The operations whose names match: what each does, takes and answers."""
+    """The operations whose names match: what each does, takes and answers; those of one payload together."""
     from holdfast.api.stdio._directory_operations import REQUESTS
 
-    lines: list[str] = []
+    told = told_fields()
+    together: dict[tuple[type, bool], list[str]] = {}
     for name, (payload, result) in REQUESTS.items():
         if names.fullmatch(name):
-            texts = field_texts(payload)
-            taken = [
-                f"`{one.name}`{default_text(one)}" + (f": {texts[one.name].rstrip('.')}" if one.name in texts else "")
-                for one in msgspec.structs.fields(payload)
-                if one.name != "directory"
-            ]
-            takes = f" Takes {'; '.join(taken)}." if taken else ""
-            gives = result_text(result)
-            about = sentence(linked(plain(payload.__doc__ or "")))
-            lines.append(f"- **`{name}`**: {about}{takes}{f' Answers {gives}.' if gives else ''}")
+            together.setdefault((payload, bool(result_text(result))), []).append(name)
+    lines: list[str] = []
+    for (payload, _), found in together.items():
+        texts = field_texts(payload)
+        taken = [
+            (f"**`{one.name}`**" if one.required else f"`{one.name}`{default_text(one)}")
+            + (f": {texts[one.name].rstrip('.')}" if told.get((one.name, texts.get(one.name, ""))) is payload else "")
+            for one in msgspec.structs.fields(payload)
+            if one.name != "directory"
+        ]
+        takes = f" Takes {'; '.join(taken)}." if taken else ""
+        answers = dict.fromkeys(answer_text(REQUESTS[name][1], found) for name in found)
+        names_taken = ", ".join(f"`{one.name}`" for one in msgspec.structs.fields(payload) if one.name != "directory")
+        if "," in names_taken:
+            answers = dict.fromkeys(text.replace(names_taken, "these", 1) for text in answers)
+        gives = f" Answers {' or '.join(answers)}." if all(answers) else ""
+        about = sentence(linked(plain(payload.__doc__ or "")))
+        lines.append(f"- {', '.join(f'**`{name}`**' for name in found)}: {about}{takes}{gives}")
     return "\n".join(lines)
 
 
+@cache
+def told_fields() -> dict[tuple[str, str], type]:
+    """The first payload with each text of a field, which is told there."""
+    from holdfast.api.stdio._directory_operations import REQUESTS
+
+    told: dict[tuple[str, str], type] = {}
+    for payload, _ in REQUESTS.values():
+        for each in field_texts(payload).items():
+            told.setdefault(each, payload)
+    return told
+
+
 def default_text(one: Any) -> str:
-    """The default of a field of a request, in parentheses; nothing for a required one."""
-    if one.required:
-        return ""
+    """The default of a field of a request, in parentheses; nothing for one that is null, false or empty."""
     default = one.default
     if default is msgspec.NODEFAULT:
         default = one.default_factory()
-    if default in (None, msgspec.UNSET) or isinstance(default, msgspec.Struct):
-        return " (optional)"
-    return f" ({msgspec.json.encode(default).decode()})"
+    if not default or default is msgspec.UNSET or isinstance(default, msgspec.Struct):
+        return ""
+    return f" (`{default}`)"
+
+
+def answer_text(kind: Any, names: list[str]) -> str:
+    """The answer of the operations ``names``: if another one has the same, told in full there, as of that."""
+    from holdfast.api.stdio._directory_operations import REQUESTS
+
+    first = next(name for name, (_, result) in REQUESTS.items() if result is kind)
+    text = result_text(kind)
+    return f"as `{first}`" if text and first not in names and not text.startswith("[") else text
 
 
 def result_text(kind: Any) -> str:
@@ -592,7 +620,7 @@ def limits_part() -> str:
 
     texts = field_texts(Limits)
     return "\n".join(
-        f"- `{name}` ({getattr(LIMITS, name)}): {texts[name].rstrip('.')}" for name in Limits.__struct_fields__
+        f"- `{name}` ({getattr(LIMITS, name)}): {plain(texts[name]).rstrip('.')}" for name in Limits.__struct_fields__
     )
 
 
@@ -604,12 +632,15 @@ def directory_part() -> str:
 
 
 def events_part() -> str:
-    """The events, with their fields."""
+    """The events, with their fields but `directory`, which all have."""
     from holdfast.api.stdio._event_messages import EVENTS
 
-    return "\n".join(
-        f"- **`{name}`**: {linked(plain(kind.__doc__ or ''))} {result_text(kind)}." for name, kind in EVENTS.items()
-    )
+    lines: list[str] = []
+    for name, kind in EVENTS.items():
+        is_like = any(base in EVENTS.values() for base in kind.__mro__[1:])
+        names = ", ".join(each for each in result_text(kind).split(", ") if each != "`directory`")
+        lines.append(f"- **`{name}`**: {linked(plain(kind.__doc__ or ''))}" + ("" if is_like else f" {names}."))
+    return "\n".join(lines)
 
 
 def stdio_schema() -> str:
@@ -756,7 +787,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "results": results_part,
     "errors": errors_part,
     "stdio-limits": limits_part,
-    "stdio-session": partial(operations_part, re.compile(r"hello|session\..*")),
+    "stdio-session": partial(operations_part, re.compile(r"session\..*")),
     "stdio-commands": partial(operations_part, re.compile(r"agent\..*")),
     "stdio-steps": partial(operations_part, re.compile(r"step\..*")),
     "stdio-undo": partial(operations_part, re.compile(r"undo\..*|redo")),
