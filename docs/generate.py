@@ -593,7 +593,7 @@ def default_text(one: Any) -> str:
 
 
 def answer_text(kind: Any, names: list[str]) -> str:
-    """The answer of the operations ``names``: if another one has the same, told in full there, as of that."""
+    """The answer of the operations ``names``; the name of an earlier operation that has the same."""
     from holdfast.api.stdio._directory_operations import REQUESTS
 
     first = next(name for name, (_, result) in REQUESTS.items() if result is kind)

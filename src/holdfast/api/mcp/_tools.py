@@ -240,7 +240,7 @@ TOOLS = (
     Tool(
         "next_reapply",
         "Get a change to apply anew",
-        "Get the change that waits longest to be applied to a file that was changed otherwise as well: the present "
+        "Get the change that waits longest to be applied to a file that both sides of a merge changed: the present "
         "file (current), and the change (before, after, diff). Give the file with both to answer_reapply. It is yours "
         "until held_until. Empty if nothing waits.",
         tool_arguments.NextReapply,
