@@ -255,7 +255,7 @@ class ForkSession(Request):
 
 class MergeSession(Request):
     session: SessionName
-    other: Annotated[str, Meta(min_length=1, max_length=200, description="The session to merge, such as a fork")]
+    other: Annotated[str, Meta(min_length=1, max_length=200, description="The session to merge")]
     prefer: Annotated[
         Literal["ours", "theirs"] | None, Meta(description="Which side wins conflicts; without, none")
     ] = None

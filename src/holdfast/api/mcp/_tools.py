@@ -158,7 +158,7 @@ TOOLS = (
     Tool(
         "redo",
         "Redo",
-        "Bring back the changes that undo took back.",
+        "Bring back what undo took back.",
         tool_arguments.Redo,
         truncated_results.Reverted,
         "change",

@@ -279,13 +279,13 @@ class CheckpointRestore(Payload, frozen=True, kw_only=True):
 
 
 class CheckpointMend(Payload, frozen=True, kw_only=True):
-    """Finish a restore that was cut short, or (abort) take it back."""
+    """Finish a restore that was cut short, or take it back."""
 
     directory: Directory = None
 
 
 class CheckpointRead(Payload, frozen=True, kw_only=True):
-    """Read a part of a file of a checkpoint."""
+    """Read a part of a saved file."""
 
     path: Text
     directory: Directory = None
