@@ -49,11 +49,11 @@ class ExecuteCommand(Request):
     environment: Annotated[dict[str, str], Meta(description="Further variables")] = {}
     timeout_seconds: Annotated[
         Annotated[float, Meta(gt=0, le=86_400)] | None,
-        Meta(description="End it after so long"),
+        Meta(description="End it after so long; without, never"),
     ] = None
-    max_output_bytes: Annotated[int, Meta(ge=1024, le=MOST_OUTPUT, description="Of each stream, cut in the middle")] = (
-        DEFAULT_OUTPUT
-    )
+    max_output_bytes: Annotated[
+        int, Meta(ge=1024, le=MOST_OUTPUT, description="Of each stream; more is cut in the middle")
+    ] = DEFAULT_OUTPUT
 
 
 class ReadFile(Request):
@@ -74,9 +74,9 @@ class WriteFile(Request):
 
 class EditFile(Request):
     path: Path
-    old_text: Annotated[str, Meta(min_length=1)]
+    old_text: Annotated[str, Meta(min_length=1, description="Must be there exactly once")]
     new_text: str
-    replace_all: bool = False
+    replace_all: Annotated[bool, Meta(description="Replace old_text wherever it is")] = False
 
 
 class ListDirectory(Request):
@@ -86,7 +86,7 @@ class ListDirectory(Request):
 
 
 class BeginStep(Request):
-    label: Annotated[str, Meta(max_length=1000)] = ""
+    label: Annotated[str, Meta(max_length=1000, description="What it is for")] = ""
 
 
 class EndStep(Request):
@@ -95,16 +95,16 @@ class EndStep(Request):
 
 class Undo(Request):
     count: Annotated[Count, Meta(description="So many of the newest changes by steps or tools")] = 1
-    step: Annotated[int | None, Meta(description="Instead of count: this step")] = None
-    steps: Annotated[Steps | None, Meta(description="Instead of count: these steps together")] = None
-    run: Annotated[str | None, Meta(description="Instead of count: all of this run")] = None
+    step: Annotated[int | None, Meta(description="Instead of count: the step with this id")] = None
+    steps: Annotated[Steps | None, Meta(description="Instead of count: the steps with these ids, together")] = None
+    run: Annotated[str | None, Meta(description="Instead of count: all changes of the run with this id")] = None
     dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
 
 
 class Redo(Request):
     count: Annotated[Count, Meta(description="So many of the newest")] = 1
-    step: Annotated[int | None, Meta(description="Instead of count: this step")] = None
-    steps: Annotated[Steps | None, Meta(description="Instead of count: these steps together")] = None
+    step: Annotated[int | None, Meta(description="Instead of count: the step with this id")] = None
+    steps: Annotated[Steps | None, Meta(description="Instead of count: the steps with these ids, together")] = None
     dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
 
 
@@ -156,10 +156,10 @@ class AnswerReapply(Request):
     version: Annotated[str, Meta(max_length=100, description="As next_reapply gave it")]
     content: Annotated[str | None, Meta(description="All of the file")] = None
     encoding: Annotated[Encoding, Meta(description="base64 for content that is not UTF-8")] = "utf-8"
-    delete: Annotated[bool, Meta(description="Instead: delete the file")] = False
+    delete: Annotated[bool, Meta(description="Instead of content: delete the file")] = False
     decline: Annotated[
         Annotated[str, Meta(max_length=1000)] | None,
-        Meta(description="Instead: why it cannot be applied; another agent is then asked"),
+        Meta(description="Instead of content: why it cannot be applied; another agent is then asked"),
     ] = None
     said: Annotated[str, Meta(max_length=1000, description="How, for the record")] = ""
 
@@ -169,6 +169,7 @@ class Fork(Request):
         str,
         Meta(
             pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$(?!\n)",  # $ also matches before a last "\n"; not in JavaScript
+            description="Of the new directory",
         ),
     ]
     checkpoint: Annotated[
@@ -278,7 +279,8 @@ class RunExperiment(Request):
     ] = None
     setup: Annotated[str, Meta(max_length=100_000, description="Run in each fork first")] = ""
     timeout_seconds: Annotated[
-        Annotated[float, Meta(gt=0, le=86_400)] | None, Meta(description="End it after so long")
+        Annotated[float, Meta(gt=0, le=86_400)] | None,
+        Meta(description="End an attempt after so long; without, as configured"),
     ] = None
     compare_by: Annotated[
         Literal["exit_code", "output", "duration"],
@@ -286,10 +288,10 @@ class RunExperiment(Request):
     ] = "exit_code"
     score: Annotated[
         str | None,
-        Meta(description="Instead: the number that this command prints in each fork; the lowest is best"),
+        Meta(description="Instead of compare_by: the number that this command prints in each fork; the lowest is best"),
     ] = None
     highest: Annotated[bool, Meta(description="The highest score is best")] = False
     parallel: Annotated[int, Meta(ge=0, le=20, description="How many at once; 0: as many as may")] = 0
-    keep: bool = False
-    adopt: bool = False
+    keep: Annotated[bool, Meta(description="Keep the forks, as sessions")] = False
+    adopt: Annotated[bool, Meta(description="Make the session's files the best attempt's")] = False
     with_ignored: Annotated[bool, Meta(description="With ignored files, such as dependencies")] = False

@@ -117,7 +117,7 @@ TOOLS = (
     Tool(
         "begin_step",
         "Begin a step",
-        "Open a step that takes in all changes until commit_step or rollback_step; undo takes them back at once.",
+        "Open one step for all changes until commit_step or rollback_step; undo takes them back at once.",
         tool_arguments.BeginStep,
         tool_results.BegunStep,
         "change",
@@ -241,8 +241,8 @@ TOOLS = (
         "next_reapply",
         "Get a change to apply anew",
         "Get the change that waits longest to be applied to a file that both sides of a merge changed: the present "
-        "file (current), and the change (before, after, diff). Give the file with both to answer_reapply. It is yours "
-        "until held_until. Empty if nothing waits.",
+        "file (current), and the change (before, after, diff). Give the file with both changes to answer_reapply. It "
+        "is yours until held_until. Empty if nothing waits.",
         tool_arguments.NextReapply,
         tool_results.NextReapply,
         "change",
@@ -363,8 +363,8 @@ TOOLS = (
     Tool(
         "run_experiment",
         "Try several commands",
-        "Try commands side by side, each in a fork of a session, and compare how they end. adopt brings the best into "
-        "the session. The forks are deleted at the end, unless keep is true.",
+        "Try commands side by side, each in a fork of a session, and compare how they end. The forks are deleted at "
+        "the end, unless keep is true.",
         tool_arguments.RunExperiment,
         tool_results.Experiment,
         "run",
