@@ -507,7 +507,7 @@ def json_part() -> str:
 
 # -- MCP -----------------------------------------------------------------------------------------------------------
 
-COMMON = 3
+COMMON = 2
 """A field that so many tools take is told once."""
 
 
@@ -515,42 +515,48 @@ def tools_part() -> str:
     """Every tool: what it does, takes and answers."""
     from holdfast.api.mcp import _tools as tools
 
-    taken = {tool.name: tool_fields(tools.schema(tool.takes)) for tool in tools.TOOLS}
+    schemas = {tool.name: tools.schema(tool.takes) for tool in tools.TOOLS}
+    taken = {name: tool_fields(schema) for name, schema in schemas.items()}
     every = [each for found in taken.values() for each in found.items()]
-    common = {name: text for name, text in every if every.count((name, text)) >= COMMON}
+    common = {name: text for name, text in every if ": " in text and every.count((name, text)) >= COMMON}
     lines = [*(f"- `{name}`{text}" for name, text in common.items()), ""]
     for tool in tools.TOOLS:
         lines += [f"### {tool.name}", "", linked(" ".join([tool.description, tool.note]).strip()), ""]
-        own = {name: text for name, text in taken[tool.name].items() if common.get(name) != text}
-        also = [f"`{name}`" for name in taken[tool.name] if name not in own]
-        lines += [f"- `{name}`{text}" for name, text in own.items()]
-        lines += [f"- {', '.join(also)}"] if also else []
-        lines += ["", f"Answers {answered(tool.answers)}.", ""]
+        required = schemas[tool.name]["required"]
+        named: dict[str, list[str]] = {}
+        for name, text in taken[tool.name].items():
+            is_told = common.get(name) == text
+            about = text if ": " in text and not is_told else ""
+            shown = f"**`{name}`**" if name in required else f"`{name}`"
+            named.setdefault(about, []).append(shown if is_told or about else shown + text)
+        lines += [f"- {', '.join(names)}{text}" for text, names in sorted(named.items(), key=lambda each: not each[0])]
+        lines += [""] if named else []
+        lines += [f"Answers {answered(tool.answers)}.", ""]
     return "\n".join(lines).rstrip()
 
 
 def tool_fields(schema: dict[str, Any]) -> dict[str, str]:
-    """What is said of each field that a tool takes."""
+    """What is said of each field that a tool takes: its default, with its other values, and its description."""
     found: dict[str, str] = {}
     for name, field in schema["properties"].items():
         if name != "directory":
-            choices = "|".join(field.get("enum", ()))
             default = field.get("default")
-            shown = "" if default in (None, "", [], {}, False) else f"default: `{default}`"
-            facts = ["required" if name in schema["required"] else "", choices and f"`{choices}`", shown]
-            facts_text = ", ".join(fact for fact in facts if fact)
-            found[name] = (f" ({facts_text})" if facts_text else "") + f": {field.get('description', '')}"
+            values = field.get("enum", [] if default in (None, "", [], {}, False) else [default])
+            ordered = sorted(values, key=lambda each: each != default)
+            shown = f"`{'|'.join(map(str, ordered))}`" if default in ordered else "` or `".join(values).join("``")
+            about = f": {field['description']}" if "description" in field else ""
+            found[name] = (f" ({shown})" if values else "") + about
     return found
 
 
 def answered(kind: type) -> str:
-    """The fields of an answer; those of an object of the page on JSON by its name."""
+    """The fields of an answer; those of an object of the page on JSON by its name. ``totals`` is told once a page."""
     from tests.answers import SECTIONS
 
     places = {each: title for title, kinds in SECTIONS.items() for each in kinds}
     base = next((each for each in kind.__mro__ if each in places), None)
     known = {one.key for one in fields(base)} if base is not None else set[str]()
-    own = [f"`{one.key}`" for one in fields(kind) if one.key not in known]
+    own = [f"`{one.key}`" for one in fields(kind) if one.key not in known and one.key != "totals"]
     link = [f"[{base.__name__}](json.md#{anchor(places[base])})"] if base is not None else []
     return ", ".join(link + own)
 
@@ -559,12 +565,9 @@ def prompts_part() -> str:
     """The prompts, with their defaults."""
     from holdfast.api.mcp import _prompts as prompts
 
-    listed = prompts.list_prompts(inside=False)
-    inside = {one.name for one in prompts.list_prompts(inside=True)}
     return "\n".join(
         f"- `{one.name}`: {one.description}. `count`: {one.arguments[0].description}."
-        + ("" if one.name in inside else " Not listed inside of a run.")
-        for one in listed
+        for one in prompts.list_prompts(inside=False)
     )
 
 
@@ -581,35 +584,63 @@ def resources_part() -> str:
 
 
 def operations_part(names: re.Pattern[str]) -> str:
-    """The operations whose names match: what each does, takes and answers."""
+    """The operations whose names match: what each does, takes and answers; those of one payload together."""
     from holdfast.api.stdio._directory_operations import REQUESTS
 
-    lines: list[str] = []
+    told = told_fields()
+    together: dict[tuple[type, bool], list[str]] = {}
     for name, (payload, result) in REQUESTS.items():
         if names.fullmatch(name):
-            texts = field_texts(payload)
-            taken = [
-                f"`{one.name}`{default_text(one)}" + (f": {texts[one.name].rstrip('.')}" if one.name in texts else "")
-                for one in msgspec.structs.fields(payload)
-                if one.name != "directory"
-            ]
-            takes = f" Takes {'; '.join(taken)}." if taken else ""
-            gives = result_text(result)
-            about = sentence(linked(plain(payload.__doc__ or "")))
-            lines.append(f"- **`{name}`**: {about}{takes}{f' Answers {gives}.' if gives else ''}")
+            together.setdefault((payload, bool(result_text(result))), []).append(name)
+    lines: list[str] = []
+    for (payload, _), found in together.items():
+        texts = field_texts(payload)
+        taken = [
+            (f"**`{one.name}`**" if one.required else f"`{one.name}`{default_text(one)}")
+            + (f": {texts[one.name].rstrip('.')}" if told.get((one.name, texts.get(one.name, ""))) is payload else "")
+            for one in msgspec.structs.fields(payload)
+            if one.name != "directory"
+        ]
+        takes = f" Takes {'; '.join(taken)}." if taken else ""
+        answers = dict.fromkeys(answer_text(REQUESTS[name][1], found) for name in found)
+        names_taken = ", ".join(f"`{one.name}`" for one in msgspec.structs.fields(payload) if one.name != "directory")
+        if "," in names_taken:
+            answers = dict.fromkeys(text.replace(names_taken, "these", 1) for text in answers)
+        gives = f" Answers {' or '.join(answers)}." if all(answers) else ""
+        about = sentence(linked(plain(payload.__doc__ or "")))
+        lines.append(f"- {', '.join(f'**`{name}`**' for name in found)}: {about}{takes}{gives}")
     return "\n".join(lines)
 
 
+@cache
+def told_fields() -> dict[tuple[str, str], type]:
+    """The first payload with each text of a field, which is told there."""
+    from holdfast.api.stdio._directory_operations import REQUESTS
+
+    told: dict[tuple[str, str], type] = {}
+    for payload, _ in REQUESTS.values():
+        for each in field_texts(payload).items():
+            told.setdefault(each, payload)
+    return told
+
+
 def default_text(one: Any) -> str:
-    """The default of a field of a request, in parentheses; nothing for a required one."""
-    if one.required:
-        return ""
+    """The default of a field of a request, in parentheses; nothing for one that is null, false or empty."""
     default = one.default
     if default is msgspec.NODEFAULT:
         default = one.default_factory()
-    if default in (None, msgspec.UNSET) or isinstance(default, msgspec.Struct):
-        return " (optional)"
-    return f" ({msgspec.json.encode(default).decode()})"
+    if not default or default is msgspec.UNSET or isinstance(default, msgspec.Struct):
+        return ""
+    return f" (`{default}`)"
+
+
+def answer_text(kind: Any, names: list[str]) -> str:
+    """The answer of the operations ``names``; the name of an earlier operation that has the same."""
+    from holdfast.api.stdio._directory_operations import REQUESTS
+
+    first = next(name for name, (_, result) in REQUESTS.items() if result is kind)
+    text = result_text(kind)
+    return f"as `{first}`" if text and first not in names and not text.startswith("[") else text
 
 
 def result_text(kind: Any) -> str:
@@ -631,7 +662,7 @@ def limits_part() -> str:
 
     texts = field_texts(Limits)
     return "\n".join(
-        f"- `{name}` ({getattr(LIMITS, name)}): {texts[name].rstrip('.')}" for name in Limits.__struct_fields__
+        f"- `{name}` ({getattr(LIMITS, name)}): {plain(texts[name]).rstrip('.')}" for name in Limits.__struct_fields__
     )
 
 
@@ -643,12 +674,15 @@ def directory_part() -> str:
 
 
 def events_part() -> str:
-    """The events, with their fields."""
+    """The events, with their fields but `directory`, which all have."""
     from holdfast.api.stdio._event_messages import EVENTS
 
-    return "\n".join(
-        f"- **`{name}`**: {linked(plain(kind.__doc__ or ''))} {result_text(kind)}." for name, kind in EVENTS.items()
-    )
+    lines: list[str] = []
+    for name, kind in EVENTS.items():
+        is_like = any(base in EVENTS.values() for base in kind.__mro__[1:])
+        names = ", ".join(each for each in result_text(kind).split(", ") if each != "`directory`")
+        lines.append(f"- **`{name}`**: {linked(plain(kind.__doc__ or ''))}" + ("" if is_like else f" {names}."))
+    return "\n".join(lines)
 
 
 def stdio_schema() -> str:
@@ -795,7 +829,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "results": results_part,
     "errors": errors_part,
     "stdio-limits": limits_part,
-    "stdio-session": partial(operations_part, re.compile(r"hello|session\..*")),
+    "stdio-session": partial(operations_part, re.compile(r"session\..*")),
     "stdio-commands": partial(operations_part, re.compile(r"agent\..*")),
     "stdio-steps": partial(operations_part, re.compile(r"step\..*")),
     "stdio-undo": partial(operations_part, re.compile(r"undo\..*|redo")),

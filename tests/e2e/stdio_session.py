@@ -17,13 +17,12 @@ SESSION: list[tuple[str, dict[str, object], tuple[str, ...]]] = [
     ("hello", {"versions": [1]}, ("1",)),
     ("session.start", {"working_directories": [{"path": SHOWN, "label": "shop"}]}, ("2",)),
     ("safeguard.configure", {"delete_threshold": 2, "timeout_seconds": 60}, ("3",)),
-    ("agent.execute", {"command": "mkdir src; echo one | tee src/a src/b; echo two >&2"}, ("4",)),
-    ("agent.execute", {"command": "rm src/a src/b"}, ("event.safeguard_triggered",)),
+    ("agent.execute", {"command": "touch a b"}, ("4",)),
+    ("agent.execute", {"command": "rm a b"}, ("event.safeguard_triggered",)),
     ("safeguard.confirm", {"safeguard_id": "", "action": "deny"}, ("5", "6")),
-    ("undo.history", {}, ("7",)),
-    ("undo.rollback", {"step_id": 1}, ("8",)),
-    ("undo.rollback", {"step_id": "one"}, ("9",)),
-    ("session.stop", {}, ("10",)),
+    ("undo.rollback", {"step_id": 1}, ("7",)),
+    ("undo.rollback", {"step_id": "one"}, ("8",)),
+    ("session.stop", {}, ("9",)),
 ]
 """What is asked, and what must have come before the next is asked: requests' answers, and events."""
 

@@ -37,14 +37,14 @@ TEMPLATES = (
         name="checkpoint",
         title="A checkpoint",
         uri_template=f"{ROOT}{{id}}",
-        description="The record of a saved state, by its id or any other name of it",
+        description="A saved state, by its id or any other name",
         mime_type="application/json",
     ),
     types.ResourceTemplate(
         name="checkpoint-file",
         title="A file in a checkpoint",
         uri_template=f"{ROOT}{{id}}/{{+path}}",
-        description="The content of a file as it was saved",
+        description="A file as it was saved",
     ),
 )
 

@@ -26,7 +26,7 @@ Directory = Annotated[
     ),
 ]
 Path = Annotated[str, Meta(max_length=20_000, description="Relative to the working directory, or absolute in it")]
-Cursor = Annotated[str | None, Meta(description="next_cursor of the page before; the first page without")]
+Cursor = Annotated[str | None, Meta(description="next_cursor of the page before")]
 Limit = Annotated[int, Meta(ge=1, le=MOST_ITEMS, description="Items in a page")]
 Checkpoint = Annotated[
     str, Meta(min_length=1, max_length=1000, description="An id or its beginning, a label, @ (the newest), @-, @-3")
@@ -43,44 +43,40 @@ class Request(Struct, kw_only=True, forbid_unknown_fields=True):
 
 class ExecuteCommand(Request):
     command: Annotated[
-        str, Meta(min_length=1, max_length=100_000, description="Run with sh -c, without a terminal and without input")
+        str, Meta(min_length=1, max_length=100_000, description="Run by sh -c, without terminal and input")
     ]
-    cwd: Annotated[str, Meta(description="Where to run it, as a path in the working directory")] = ""
-    environment: Annotated[dict[str, str], Meta(description="Variables beside those that there are")] = {}
+    cwd: Annotated[str, Meta(description="Where, as a path in the working directory")] = ""
+    environment: Annotated[dict[str, str], Meta(description="Further variables")] = {}
     timeout_seconds: Annotated[
         Annotated[float, Meta(gt=0, le=86_400)] | None,
-        Meta(description="Cancel it after so long; without, it may take as long as it does"),
+        Meta(description="End it after so long; without, never"),
     ] = None
     max_output_bytes: Annotated[
-        int, Meta(ge=1024, le=MOST_OUTPUT, description="Of each stream; of a longer one its beginning and its end")
+        int, Meta(ge=1024, le=MOST_OUTPUT, description="Of each stream; more is cut in the middle")
     ] = DEFAULT_OUTPUT
 
 
 class ReadFile(Request):
     path: Path
     cursor: Cursor = None
-    max_bytes: Annotated[int, Meta(ge=1024, le=MOST_CONTENT, description="In one page")] = DEFAULT_CONTENT
+    max_bytes: Annotated[int, Meta(ge=1024, le=MOST_CONTENT)] = DEFAULT_CONTENT
 
 
 class WriteFile(Request):
     path: Path
-    content: Annotated[str, Meta(description="The whole content of the file")]
-    encoding: Annotated[Encoding, Meta(description="How content is written: base64 for bytes that are not UTF-8")] = (
-        "utf-8"
-    )
+    content: str
+    encoding: Annotated[Encoding, Meta(description="base64 for content that is not UTF-8")] = "utf-8"
     expected_hash: Annotated[
         str | None,
-        Meta(
-            description="Write only if the file has this hash now (as read_file tells it); empty: if there is no file"
-        ),
+        Meta(description="Write only if the file has this hash (see read_file); empty: if there is no file"),
     ] = None
 
 
 class EditFile(Request):
     path: Path
-    old_text: Annotated[str, Meta(min_length=1, description="The text to replace; it must be there exactly once")]
-    new_text: Annotated[str, Meta(description="The text to put in its place")]
-    replace_all: Annotated[bool, Meta(description="Replace it wherever it is, once or more")] = False
+    old_text: Annotated[str, Meta(min_length=1, description="Must be there exactly once")]
+    new_text: str
+    replace_all: Annotated[bool, Meta(description="Replace old_text wherever it is")] = False
 
 
 class ListDirectory(Request):
@@ -98,35 +94,33 @@ class EndStep(Request):
 
 
 class Undo(Request):
-    count: Annotated[Count, Meta(description="So many of the newest changes to the tree that steps or tools made")] = 1
-    step: Annotated[int | None, Meta(description="Instead: this step, by its id")] = None
-    steps: Annotated[Steps | None, Meta(description="Instead: these steps, by their ids, together")] = None
-    run: Annotated[str | None, Meta(description="Instead: all that one run did, by its id")] = None
+    count: Annotated[Count, Meta(description="So many of the newest changes by steps or tools")] = 1
+    step: Annotated[int | None, Meta(description="Instead of count: the step with this id")] = None
+    steps: Annotated[Steps | None, Meta(description="Instead of count: the steps with these ids, together")] = None
+    run: Annotated[str | None, Meta(description="Instead of count: all changes of the run with this id")] = None
     dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
 
 
 class Redo(Request):
-    count: Annotated[Count, Meta(description="So many of the newest changes that undo took back")] = 1
-    step: Annotated[int | None, Meta(description="Instead: this step, by its id")] = None
-    steps: Annotated[Steps | None, Meta(description="Instead: these steps, by their ids, together")] = None
+    count: Annotated[Count, Meta(description="So many of the newest")] = 1
+    step: Annotated[int | None, Meta(description="Instead of count: the step with this id")] = None
+    steps: Annotated[Steps | None, Meta(description="Instead of count: the steps with these ids, together")] = None
     dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
 
 
 class GetUndoHistory(Request):
-    step: Annotated[int | None, Meta(description="Only this step, with its changed paths")] = None
+    step: Annotated[int | None, Meta(description="Only this step")] = None
     cursor: Cursor = None
     limit: Limit = DEFAULT_ITEMS
 
 
 class GetSessionStatus(Request):
-    compare: Annotated[
-        bool, Meta(description="Also count the differences from the newest checkpoint: the tree is scanned")
-    ] = False
+    compare: Annotated[bool, Meta(description="Scan the tree for differences from the newest checkpoint")] = False
 
 
 class TakeCheckpoint(Request):
     label: Annotated[str, Meta(max_length=1000, description="A name for it")] = ""
-    message: Annotated[str, Meta(max_length=100_000, description="Why it is taken")] = ""
+    message: Annotated[str, Meta(max_length=100_000, description="Why, for the history")] = ""
 
 
 class ListCheckpoints(Request):
@@ -136,11 +130,11 @@ class ListCheckpoints(Request):
 
 class Compare(Request):
     base: Annotated[Checkpoint, Meta(description="The state before")] = "@"
-    target: Annotated[Checkpoint | None, Meta(description="The state after; without, the tree as it is now")] = None
-    paths: Annotated[list[Path], Meta(max_length=1000, description="Only these paths, and all below them")] = []
+    target: Annotated[Checkpoint | None, Meta(description="The state after; without, the present tree")] = None
+    paths: Annotated[list[Path], Meta(max_length=1000, description="Only these paths and all below")] = []
     format: Annotated[
         Literal["patch", "stat", "names"],
-        Meta(description="Text of the changes, lines added and removed, or paths alone"),
+        Meta(description="patch: the text of the changes; stat: lines added and removed; names: paths alone"),
     ] = "patch"
     cursor: Cursor = None
     limit: Limit = DEFAULT_ITEMS
@@ -148,7 +142,7 @@ class Compare(Request):
 
 class Restore(Request):
     checkpoint: Checkpoint
-    paths: Annotated[list[Path], Meta(max_length=1000, description="Only these paths, and all below them")] = []
+    paths: Annotated[list[Path], Meta(max_length=1000, description="Only these paths and all below")] = []
     dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
 
 
@@ -157,17 +151,17 @@ class NextReapply(Request):
 
 
 class AnswerReapply(Request):
-    id: Annotated[str, Meta(max_length=100, description="Of the change, as next_reapply gave it")]
-    token: Annotated[str, Meta(max_length=100, description="Likewise")]
-    version: Annotated[str, Meta(max_length=100, description="Likewise: the version that the new content is for")]
-    content: Annotated[str | None, Meta(description="The new content of the file, all of it")] = None
-    encoding: Annotated[Encoding, Meta(description="Of content")] = "utf-8"
-    delete: Annotated[bool, Meta(description="In place of content: the file is to be deleted")] = False
+    id: Annotated[str, Meta(max_length=100, description="As next_reapply gave it")]
+    token: Annotated[str, Meta(max_length=100, description="As next_reapply gave it")]
+    version: Annotated[str, Meta(max_length=100, description="As next_reapply gave it")]
+    content: Annotated[str | None, Meta(description="All of the file")] = None
+    encoding: Annotated[Encoding, Meta(description="base64 for content that is not UTF-8")] = "utf-8"
+    delete: Annotated[bool, Meta(description="Instead of content: delete the file")] = False
     decline: Annotated[
         Annotated[str, Meta(max_length=1000)] | None,
-        Meta(description="In place of content: why the change cannot be applied; another agent is then asked"),
+        Meta(description="Instead of content: why it cannot be applied; another agent is then asked"),
     ] = None
-    said: Annotated[str, Meta(max_length=1000, description="How it was done, for the record")] = ""
+    said: Annotated[str, Meta(max_length=1000, description="How, for the record")] = ""
 
 
 class Fork(Request):
@@ -175,12 +169,12 @@ class Fork(Request):
         str,
         Meta(
             pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$(?!\n)",  # $ also matches before a last "\n"; not in JavaScript
-            description="Of the new directory, beside the working directory",
+            description="Of the new directory",
         ),
     ]
     checkpoint: Annotated[
         Checkpoint | None,
-        Meta(description="An id, a label, @ (the newest), @-3; without, the present state, which is saved first"),
+        Meta(description="An id, a label, @ or @-3; without, the present state, saved first"),
     ] = None
 
 
@@ -192,26 +186,27 @@ class FileResolution(Struct, kw_only=True, forbid_unknown_fields=True):
         Literal["ours", "theirs", "content", "delete"],
         Meta(description="As it is here, as the other side has it, the content given with it, or no file"),
     ]
-    content: Annotated[str | None, Meta(description="The new content of the file, all of it")] = None
-    encoding: Annotated[Encoding, Meta(description="Of content")] = "utf-8"
-    version: Annotated[
-        str | None, Meta(description="The file's own in overlapping_files; without it, the last one shown counts")
-    ] = None
+    content: Annotated[str | None, Meta(description="All of the file")] = None
+    encoding: Annotated[Encoding, Meta(description="base64 for content that is not UTF-8")] = "utf-8"
+    version: Annotated[str | None, Meta(description="As in overlapping_files; without, the last one shown counts")] = (
+        None
+    )
 
 
 Resolutions = Annotated[
-    list[FileResolution], Meta(max_length=MOST_ITEMS, description="What becomes of files that both sides have changed")
+    list[FileResolution],
+    Meta(max_length=MOST_ITEMS, description="Decisions about files that both sides changed: {path, use}"),
 ]
 
 
 class Merge(Request):
     fork: Annotated[
         str,
-        Meta(min_length=1, max_length=1000, description="The name that the tool fork was given, or a checkpoint of it"),
+        Meta(min_length=1, max_length=1000, description="The name given to the tool fork, or a checkpoint of it"),
     ]
     message: Annotated[str, Meta(max_length=100_000, description="Why, for the history")] = ""
     resolutions: Resolutions = []
-    dry_run: Annotated[bool, Meta(description="Only say what would be done, and what overlaps")] = False
+    dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
 
 
 SessionName = Annotated[str, Meta(min_length=1, max_length=200, description="The session, by its id")]
@@ -230,10 +225,10 @@ class GetSession(Request):
 class StartSession(Request):
     session: Annotated[
         Annotated[str, Meta(min_length=1, max_length=200)] | None,
-        Meta(description="What to call it; without, it gets a name"),
+        Meta(description="Its name; without, it gets one"),
     ] = None
-    cwd: Annotated[str, Meta(description="Where it begins, as a path in the working directory")] = ""
-    environment: Annotated[dict[str, str], Meta(description="Variables beside those that there are")] = {}
+    cwd: Annotated[str, Meta(description="Where, as a path in the working directory")] = ""
+    environment: Annotated[dict[str, str], Meta(description="Further variables")] = {}
 
 
 class ExecuteInSession(Request):
@@ -243,7 +238,7 @@ class ExecuteInSession(Request):
     ]
     timeout_seconds: Annotated[
         Annotated[float, Meta(gt=0, le=86_400)] | None,
-        Meta(description="End it after so long; without, as the session is configured"),
+        Meta(description="End it after so long; without, as configured"),
     ] = None
 
 
@@ -251,22 +246,22 @@ class ForkSession(Request):
     session: SessionName
     fork: Annotated[
         Annotated[str, Meta(min_length=1, max_length=200)] | None,
-        Meta(description="What to call the new session; without, it gets a name"),
+        Meta(description="The new session's name; without, it gets one"),
     ] = None
     state: Annotated[str | None, Meta(description="A branch, or a saved state's hash; without, the present state")] = (
         None
     )
-    with_ignored: Annotated[bool, Meta(description="With what ignore rules leave out, such as dependencies")] = False
+    with_ignored: Annotated[bool, Meta(description="With ignored files, such as dependencies")] = False
 
 
 class MergeSession(Request):
     session: SessionName
-    other: Annotated[str, Meta(min_length=1, max_length=200, description="The session to bring in, such as a fork")]
+    other: Annotated[str, Meta(min_length=1, max_length=200, description="The session to merge")]
     prefer: Annotated[
-        Literal["ours", "theirs"] | None, Meta(description="Which side wins in a conflict; without, none does")
+        Literal["ours", "theirs"] | None, Meta(description="Which side wins conflicts; without, none")
     ] = None
     resolutions: Resolutions = []
-    dry_run: Annotated[bool, Meta(description="Only say what would be done, and what overlaps")] = False
+    dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
 
 
 class EndSession(Request):
@@ -276,28 +271,27 @@ class EndSession(Request):
 class RunExperiment(Request):
     commands: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=100_000)]],
-        Meta(min_length=1, max_length=20, description="What to try, each in a fork of its own"),
+        Meta(min_length=1, max_length=20),
     ]
     session: Annotated[
         str | None,
-        Meta(description="From whose state; without, the newest session of the working directory, or a new one"),
+        Meta(description="The session to fork; without, the newest here, or a new one"),
     ] = None
-    setup: Annotated[str, Meta(max_length=100_000, description="The command to run in every fork first")] = ""
+    setup: Annotated[str, Meta(max_length=100_000, description="Run in each fork first")] = ""
     timeout_seconds: Annotated[
-        Annotated[float, Meta(gt=0, le=86_400)] | None, Meta(description="An attempt that takes longer is ended")
+        Annotated[float, Meta(gt=0, le=86_400)] | None,
+        Meta(description="End an attempt after so long; without, as configured"),
     ] = None
     compare_by: Annotated[
         Literal["exit_code", "output", "duration"],
-        Meta(description="What makes the best; what fails comes last"),
+        Meta(description="What makes the best; failures come last"),
     ] = "exit_code"
     score: Annotated[
         str | None,
-        Meta(description="Instead: the number that this command prints in each fork; the lowest is the best"),
+        Meta(description="Instead of compare_by: the number that this command prints in each fork; the lowest is best"),
     ] = None
-    highest: Annotated[bool, Meta(description="The highest score is the best")] = False
-    parallel: Annotated[int, Meta(ge=0, le=20, description="How many run at once; 0: as many as may")] = 0
+    highest: Annotated[bool, Meta(description="The highest score is best")] = False
+    parallel: Annotated[int, Meta(ge=0, le=20, description="How many at once; 0: as many as may")] = 0
     keep: Annotated[bool, Meta(description="Keep the forks, as sessions")] = False
-    adopt: Annotated[bool, Meta(description="Bring the session's files to what the best has made")] = False
-    with_ignored: Annotated[bool, Meta(description="Forks with what ignore rules leave out, such as dependencies")] = (
-        False
-    )
+    adopt: Annotated[bool, Meta(description="Make the session's files the best attempt's")] = False
+    with_ignored: Annotated[bool, Meta(description="With ignored files, such as dependencies")] = False

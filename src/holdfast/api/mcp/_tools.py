@@ -66,10 +66,9 @@ TOOLS = (
     Tool(
         "execute_command",
         "Run a command",
-        "Run a shell command in the working directory and wait for it to end. All its "
-        "changes there are one step, which undo takes back exactly, ignored files and .git "
-        "included. Commands run one after the other. A command that a safeguard holds waits "
-        "for a person; no tool can answer for them.",
+        "Run a shell command in the working directory and wait for its end. All its changes there are one step, which "
+        "undo takes back exactly, ignored files and .git included. Commands run one after the other. A safeguard may "
+        "hold one until a person answers.",
         tool_arguments.ExecuteCommand,
         tool_results.Executed,
         "execute",
@@ -78,7 +77,7 @@ TOOLS = (
     Tool(
         "read_file",
         "Read a file",
-        "Read a file of the working directory, a page at a time. UTF-8 text comes as it is, other bytes in Base64.",
+        "Read a file, a page at a time. UTF-8 text comes as it is, other bytes in Base64.",
         tool_arguments.ReadFile,
         tool_results.FileRead,
         "look",
@@ -87,7 +86,7 @@ TOOLS = (
     Tool(
         "write_file",
         "Write a file",
-        "Write a whole file, with the directories that it needs. It is a step of its own, which undo takes back.",
+        "Write a whole file, and the directories that it needs, as a step, which undo takes back.",
         tool_arguments.WriteFile,
         tool_results.FileWritten,
         "write",
@@ -98,9 +97,8 @@ TOOLS = (
     Tool(
         "edit_file",
         "Edit a file",
-        "Replace a text in a file by another one. Refused if the text is not there, or more "
-        "than once without replace_all, or if another process changes the file meanwhile. It is "
-        "a step of its own, which undo takes back.",
+        "Replace a text in a file, as a step, which undo takes back. Refused if the text is not there, or more than "
+        "once without replace_all, or if another process changes the file.",
         tool_arguments.EditFile,
         tool_results.FileEdited,
         "write",
@@ -110,7 +108,7 @@ TOOLS = (
     Tool(
         "list_directory",
         "List a directory",
-        "List the entries of a directory, sorted by name.",
+        "List a directory, sorted by name.",
         tool_arguments.ListDirectory,
         tool_results.Listing,
         "look",
@@ -119,15 +117,12 @@ TOOLS = (
     Tool(
         "begin_step",
         "Begin a step",
-        "Open a step that takes in all that is changed until commit_step or rollback_step: commands and writes are no "
-        "steps of their own then, and undo takes all of it back at once.",
+        "Open one step for all changes until commit_step or rollback_step; undo takes them back at once.",
         tool_arguments.BeginStep,
         tool_results.BegunStep,
         "change",
         write_tools.begin_step,
-        note="Changes by other runs in the workspace belong to it too. Refused while one is open (`open_step`). It is "
-        "committed when the client that began it or the server ends, also if it is killed: its label then ends "
-        "with `[committed: its client ended]`.",
+        note="Rules: docs/reference/stdio.md#steps. The end of its client or of the server commits it.",
     ),
     Tool(
         "commit_step",
@@ -137,12 +132,11 @@ TOOLS = (
         truncated_results.Step,
         "change",
         write_tools.commit_step,
-        note="It closes no other step (`no_open_step`).",
     ),
     Tool(
         "rollback_step",
         "Take the step back",
-        "Close the step that begin_step has opened, and take back all that it did.",
+        "Close the step that begin_step has opened, and take back all its changes.",
         tool_arguments.EndStep,
         steps.RolledBack,
         "change",
@@ -152,9 +146,8 @@ TOOLS = (
     Tool(
         "undo",
         "Undo",
-        "Take back the newest changes to the tree, or some steps, or all changes of a run: all of "
-        "it, or nothing. The present state is saved first, and redo brings it back. Refused where it "
-        "would take back changes of another process.",
+        "Take back the newest changes to the tree, some steps, or a run: all of it, or nothing. The present state is "
+        "saved first, and redo brings it back. Refused where it would take back changes of another process.",
         tool_arguments.Undo,
         truncated_results.Reverted,
         "change",
@@ -165,7 +158,7 @@ TOOLS = (
     Tool(
         "redo",
         "Redo",
-        "Bring back the changes that undo took back.",
+        "Bring back what undo took back.",
         tool_arguments.Redo,
         truncated_results.Reverted,
         "change",
@@ -185,9 +178,8 @@ TOOLS = (
     Tool(
         "get_session_status",
         "Show the status",
-        "Show the working directories, the commands that run in them, the operations "
-        "that a safeguard holds, edits by other processes (barriers), and steps that "
-        "were rolled back after a crash (recovered).",
+        "Show the working directories, running commands, operations held by safeguards, edits by other processes "
+        "(barriers), and steps rolled back after a crash (recovered).",
         tool_arguments.GetSessionStatus,
         tool_results.SessionStatus,
         "look",
@@ -196,8 +188,8 @@ TOOLS = (
     Tool(
         "checkpoint",
         "Save the state",
-        "Save the state of the tree. Ignored files are not part of it. If nothing has changed, the newest checkpoint "
-        "gets the label, beside those that it has.",
+        "Save the state of the tree, without ignored files. If nothing has changed, the newest checkpoint gets the "
+        "label too.",
         tool_arguments.TakeCheckpoint,
         truncated_results.MadeCheckpoint,
         "change",
@@ -216,7 +208,7 @@ TOOLS = (
     Tool(
         "diff",
         "Compare two states",
-        "Show the differences between two checkpoints, or between a checkpoint and the tree as it is now.",
+        "Compare two checkpoints, or a checkpoint and the present tree.",
         tool_arguments.Compare,
         tool_results.Difference,
         "look",
@@ -225,8 +217,8 @@ TOOLS = (
     Tool(
         "restore",
         "Restore a checkpoint",
-        "Bring the tree, or some paths of it, to a saved state. The present state is saved first "
-        "(rescue), and undo goes back to it. Ignored files stay.",
+        "Bring the tree, or some paths, to a saved state. The present state is saved first (rescue), and undo goes "
+        "back to it. Ignored files stay.",
         tool_arguments.Restore,
         truncated_results.Reverted,
         "change",
@@ -238,7 +230,7 @@ TOOLS = (
     Tool(
         "fork",
         "Fork a checkpoint",
-        "Write a checkpoint out into a new directory, which is a workspace of its own with its own history.",
+        "Write a checkpoint out into a new directory, as a workspace with its own history.",
         tool_arguments.Fork,
         answers.Forked,
         "change",
@@ -248,23 +240,21 @@ TOOLS = (
     Tool(
         "next_reapply",
         "Get a change to apply anew",
-        "Get the small change that waits longest to be applied to a file that another process "
-        "has changed as well: the present file (current), and the change (before, after, "
-        "diff). Write the file with both changes, and give it to answer_reapply. It is yours "
-        "until held_until. Null if nothing waits.",
+        "Get the change that waits longest to be applied to a file that both sides of a merge changed: the present "
+        "file (current), and the change (before, after, diff). Give the file with both changes to answer_reapply. It "
+        "is yours until held_until. Empty if nothing waits.",
         tool_arguments.NextReapply,
         tool_results.NextReapply,
         "change",
         write_tools.next_reapply,
-        note="The lease is `merge.lease`. `change` has the fields of docs/reference/ladder.md#command, and `id`, "
-        "`token`, `workspace`, `held_until` and `deadline` (microseconds since 1970-01-01 UTC).",
+        note="`change` is as in docs/reference/ladder.md#queue, with `workspace`, `held_until` and `deadline` "
+        "(microseconds since 1970-01-01 UTC).",
     ),
     Tool(
         "answer_reapply",
         "Answer a change",
-        "Give the new content of a file for a change that next_reapply gave: all "
-        "of current, with the change made in it, and without conflict markers. "
-        "Nothing is written until the next merge.",
+        "Answer a change of next_reapply with the new content of the file: all of current, with the change made in "
+        "it, without conflict markers. Nothing is written until the next merge.",
         tool_arguments.AnswerReapply,
         tool_results.AnsweredReapply,
         "change",
@@ -275,24 +265,23 @@ TOOLS = (
     Tool(
         "merge",
         "Merge a fork",
-        "Bring a fork's work into the working directory, and lose no work done here since. Changes to a "
-        "file that both have changed are put together where they can be; if a file stays open (overlapping_files), "
-        "nothing is changed until resolutions decide it. The state before is saved, and undo takes the merge back.",
+        "Merge a fork into the working directory, and lose no work done here since. If both changed a file in ways "
+        "that cannot be put together (overlapping_files), nothing is changed until resolutions decide it. The state "
+        "before is saved, and undo takes the merge back.",
         tool_arguments.Merge,
         tool_results.Merged,
         "change",
         write_tools.merge,
         destructive=True,
         outside_only=True,
-        note="`resolutions` are `{path, use}`, with `use` one of `ours` (as it is here), `theirs`, `content` (with "
-        "`content`, `encoding`) and `delete`; `version` of `overlapping_files` only after a dry run. See "
-        "docs/reference/merge.md.",
+        note="`use` of a resolution is `ours` (this side's), `theirs`, `content` (with `content`, `encoding`) or "
+        "`delete`; `version` is needed only after a mere dry run. See docs/reference/merge.md.",
     ),
     Tool(
         "list_sessions",
         "List the sessions",
-        "List the sessions of the working directory and their forks, newest first. A session is a shell that keeps its "
-        "directory, variables and history between commands.",
+        "List the sessions here and their forks, newest first. A session is a shell that keeps its directory, "
+        "variables and history between commands.",
         tool_arguments.ListSessions,
         tool_results.Sessions,
         "look",
@@ -301,7 +290,7 @@ TOOLS = (
     Tool(
         "get_session",
         "Show a session",
-        "Show a session: its directory, its shell's state, its forks, and its last commands with their output.",
+        "Show a session: its directory, shell's state and forks, and its last commands with their output.",
         tool_arguments.GetSession,
         tool_results.Session,
         "look",
@@ -310,7 +299,7 @@ TOOLS = (
     Tool(
         "start_session",
         "Begin a session",
-        "Begin a session in the working directory. All that its commands change is recorded as steps.",
+        "Begin a session in the working directory. The changes of its commands are steps.",
         tool_arguments.StartSession,
         sessions.Started,
         "change",
@@ -322,8 +311,8 @@ TOOLS = (
     Tool(
         "execute_in_session",
         "Run a command in a session",
-        "Run a command in a session, from the directory and with the variables that the last one left, and wait for "
-        "it to end. What it changes is a step of the workspace that the session works in.",
+        "Run a command in a session, in the directory and with the variables that the last one left, and wait for its "
+        "end. Its changes are a step of the session's workspace.",
         tool_arguments.ExecuteInSession,
         sessions.Executed,
         "run",
@@ -336,7 +325,7 @@ TOOLS = (
     Tool(
         "fork_session",
         "Fork a session",
-        "Begin another session from the state of one, in a directory of its own; neither sees what the other does.",
+        "Begin a session from another one's state, in its own directory; neither sees what the other does.",
         tool_arguments.ForkSession,
         sessions.SessionFork,
         "change",
@@ -347,8 +336,8 @@ TOOLS = (
     Tool(
         "merge_session",
         "Merge a session",
-        "Bring what another session, such as a fork, has done into this one: its files, nothing of its shell. If a "
-        "file stays in conflict, nothing is changed until resolutions or prefer decide it.",
+        "Merge the files of another session into this one, nothing of its shell. If a file stays in conflict, nothing "
+        "is changed until resolutions or prefer decide it.",
         tool_arguments.MergeSession,
         tool_results.MergedSession,
         "change",
@@ -361,8 +350,8 @@ TOOLS = (
     Tool(
         "end_session",
         "End what a session left running",
-        "End the processes that a session's commands have left running, and save its state. Its history, its states "
-        "and its directory stay, and it can be gone on with.",
+        "End the processes that a session's commands have left running, and save its state. The session stays, with "
+        "its history, states and directory.",
         tool_arguments.EndSession,
         tool_results.EndedSession,
         "change",
@@ -374,8 +363,8 @@ TOOLS = (
     Tool(
         "run_experiment",
         "Try several commands",
-        "Try several commands side by side, each in a fork of a session, compare how they end, and with adopt bring "
-        "the best into the session. The forks go at the end, unless keep is true.",
+        "Try commands side by side, each in a fork of a session, and compare how they end. The forks are deleted at "
+        "the end, unless keep is true.",
         tool_arguments.RunExperiment,
         tool_results.Experiment,
         "run",

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class TerminalOutput(Object, frozen=True, kw_only=True):
-    """Output of a command, never cut in the middle of a character."""
+    """Output of a command, in whole characters."""
 
     request_id: str
     directory: int
@@ -40,7 +40,7 @@ class AgentOutput(TerminalOutput, frozen=True, kw_only=True):
 
 
 class StepStarted(Object, frozen=True, kw_only=True):
-    """A command starts; its changes belong to this step."""
+    """A command starts."""
 
     request_id: str
     directory: int
@@ -54,20 +54,21 @@ class StepCompleted(Object, frozen=True, kw_only=True):
     directory: int
     step_id: int
     exit_code: int | None
-    """Null if the process that ran the command was lost."""
+    """Null if the process that ran it was lost."""
     affected_paths: list[str]
     affected_count: int
-    """At most 1,000 are listed."""
     cancelled: bool
     denied: bool
     output_open: bool
-    """A process that it left running still holds its output, which goes nowhere."""
+    """A process left running holds its output, which goes nowhere."""
     step: Step | None
-    """As in ``undo.history``, without changes; null if nothing was changed."""
+    """As in ``undo.history``, without changes; null if there are none."""
 
 
 class Warned(Object, frozen=True, kw_only=True):
-    """A person should know this."""
+    """A person should know this: ``unprotected`` (a step cannot be undone whole), ``forgotten`` (the undo log was full
+    or discarded: older steps are gone), ``events_lost``.
+    """
 
     directory: int | None
     step_id: int | None
@@ -76,8 +77,8 @@ class Warned(Object, frozen=True, kw_only=True):
 
 
 class Error(Object, frozen=True, kw_only=True):
-    """The processes that run commands were lost, and all that the session started was ended. The next command starts
-    them again.
+    """The processes that run commands were lost, with all that the session started. The next command starts them again;
+    until then the state is ``error``.
     """
 
     directory: int
@@ -117,7 +118,10 @@ class Recovery(answers.RolledBack):
 
 
 class UndoVersionMismatch(Object, frozen=True, kw_only=True):
-    """The undo log is of another version of Holdfast."""
+    """The undo log is of another version of Holdfast: its steps cannot be undone (``undo_version_mismatch``). If it
+    cannot be set aside (docs/internals/undo.md#another-version), no command runs and nothing is undone until
+    ``undo.discard``; files and checkpoints can be used.
+    """
 
     directory: int
     message: str
@@ -125,7 +129,7 @@ class UndoVersionMismatch(Object, frozen=True, kw_only=True):
 
 
 class Logged(Object, frozen=True, kw_only=True):
-    """A record of the keeper of the undo log (docs/reference/logs.md)."""
+    """A record of the keeper (docs/reference/logs.md#processes-of-their-own), of other runs too."""
 
     directory: int
     timestamp: str
@@ -133,7 +137,6 @@ class Logged(Object, frozen=True, kw_only=True):
     component: str
     message: str
     request_id: str | None
-    """Of the request that caused it."""
     step_id: int | None
     fields: dict[str, Any]
     """All others."""

@@ -82,14 +82,14 @@ class SessionStart(Payload, frozen=True, kw_only=True):
     """Begin to work."""
 
     working_directories: Annotated[list[GivenDirectory], msgspec.Meta(min_length=1, max_length=8)] | None = None
-    """1 to 8 of {`path`, `label`, `access`}, with `access` ``read_write`` or ``read_only``."""
+    """1 to 8 of {`path`, `label`, `access` (``read_write`` or ``read_only``)}."""
     isolation: GivenIsolation = GivenIsolation()
     vm_mode: Literal["persistent", "ephemeral"] | None = None
-    """``persistent`` or ``ephemeral``: whether the disk of a virtual machine stays."""
+    """``persistent`` or ``ephemeral``: whether a virtual machine's disk stays."""
     guard: bool = False
-    """Turn the preset of the safeguards on."""
+    """Turn on the preset of the safeguards."""
     outside: Literal["barrier", "warn", "lock"] | None = None
-    """``barrier`` or ``warn``: whether undo stops at edits by other processes."""
+    """``barrier`` or ``warn``: undo stops at edits by other processes, or passes."""
 
 
 class Nothing(Payload, frozen=True, kw_only=True):
@@ -101,7 +101,6 @@ class StepBegin(Payload, frozen=True, kw_only=True):
 
     directory: Directory = None
     label: Annotated[str, msgspec.Meta(max_length=1000)] = ""
-    """A name for the step."""
 
 
 class StepEnd(Payload, frozen=True, kw_only=True):
@@ -115,23 +114,23 @@ class UndoRollback(Payload, frozen=True, kw_only=True):
 
     directory: Directory = None
     steps: Count | msgspec.UnsetType = msgspec.UNSET
-    """How many changes; 1 by default."""
+    """How many changes, by default 1."""
     step_id: Step | None = None
     step_ids: Steps | None = None
     """Several, together."""
     run: str | None = None
-    """All that it did; empty: the newest."""
+    """All of it; empty: the newest."""
     force: bool = False
-    """Overwrite edits by other processes, and undo steps that are recorded only in part."""
+    """Overwrite edits by other processes, and undo steps recorded only in part."""
     dry_run: bool = False
 
 
 class Redo(Payload, frozen=True, kw_only=True):
-    """Bring back the newest undone changes, or some undone steps."""
+    """Bring back the newest undone changes, or some steps."""
 
     directory: Directory = None
     steps: Count | msgspec.UnsetType = msgspec.UNSET
-    """How many changes; 1 by default."""
+    """How many changes, by default 1."""
     step_id: Step | None = None
     step_ids: Steps | None = None
     """Several, together."""
@@ -145,9 +144,9 @@ class UndoHistory(Payload, frozen=True, kw_only=True):
     directory: Directory = None
     limit: Limit = 100
     before: Step | None = None
-    """Only steps older than this one."""
+    """Only older ones."""
     changes: Annotated[int, msgspec.Meta(ge=0, le=MAX_PAGE)] = 20
-    """At most this many changes of each step."""
+    """At most so many of each step."""
 
 
 class UndoConfigure(Payload, frozen=True, kw_only=True):
@@ -161,7 +160,7 @@ class UndoConfigure(Payload, frozen=True, kw_only=True):
 
 
 class UndoDiscard(Payload, frozen=True, kw_only=True):
-    """Forget an undo log of another version."""
+    """Forget an undo log of another version, or begin a new one in its place, when a person has agreed."""
 
     directory: Directory = None
     force: bool = False
@@ -169,7 +168,7 @@ class UndoDiscard(Payload, frozen=True, kw_only=True):
 
 
 class AgentExecute(Payload, frozen=True, kw_only=True):
-    """Run a command by ``sh -c``."""
+    """Run a command by ``sh -c``, without input, as a step."""
 
     ABSENT: ClassVar = {"timeout_seconds": "a command has no time limit here; agent.cancel ends it"}
     command: Text
@@ -192,7 +191,7 @@ class AgentCancel(Payload, frozen=True, kw_only=True):
     """End a running command, or remove one from the queue."""
 
     request_id: RequestId
-    """The id of its ``agent.execute`` or ``agent.prompt``."""
+    """Of its request."""
 
 
 class FsList(Payload, frozen=True, kw_only=True):
@@ -215,25 +214,25 @@ class FsRead(Payload, frozen=True, kw_only=True):
 
 
 class FsStatus(Payload, frozen=True, kw_only=True):
-    """The differences between the tree and its last checkpoint, and the paths that are not captured."""
+    """Compare the tree with its last checkpoint."""
 
     directory: Directory = None
 
 
 class SafeguardConfigure(Payload, frozen=True, kw_only=True):
-    """When a person must be asked; 0 and false: never."""
+    """Ask a person before the following; 0 and false: never."""
 
     directory: Directory = None
     delete_threshold: Whole | None = None
-    """Before one step removes this many files."""
+    """One step removes so many files."""
     overwrite_threshold_bytes: Whole | None = None
-    """Before a file of this many bytes is overwritten."""
+    """A file of so many bytes is overwritten."""
     rename_over: bool | None = None
-    """Before a rename replaces a file."""
+    """A rename replaces a file."""
     unprotected: bool | None = None
-    """Before a step goes on that cannot be undone whole."""
+    """A step that cannot be undone whole goes on."""
     timeout_seconds: Annotated[float, msgspec.Meta(ge=1, le=86400)] | None = None
-    """Without an answer for so long it is denied."""
+    """After so long without an answer it is denied."""
 
 
 class SafeguardConfirm(Payload, frozen=True, kw_only=True):
@@ -258,11 +257,11 @@ class CheckpointList(Payload, frozen=True, kw_only=True):
     directory: Directory = None
     limit: Limit = 100
     before: str | None = None
-    """Only checkpoints older than this one."""
+    """Only older ones."""
 
 
 class CheckpointDiff(Payload, frozen=True, kw_only=True):
-    """Compare two states; without a target, with the tree."""
+    """Compare two states; by default, with the tree."""
 
     directory: Directory = None
     base: str = "@"
@@ -280,13 +279,13 @@ class CheckpointRestore(Payload, frozen=True, kw_only=True):
 
 
 class CheckpointMend(Payload, frozen=True, kw_only=True):
-    """Finish a restore that was cut short, or (abort) take it back."""
+    """Finish a restore that was cut short, or take it back."""
 
     directory: Directory = None
 
 
 class CheckpointRead(Payload, frozen=True, kw_only=True):
-    """Read a part of a file of a checkpoint."""
+    """Read a part of a saved file."""
 
     path: Text
     directory: Directory = None
@@ -299,10 +298,10 @@ class Fork(Payload, frozen=True, kw_only=True):
     """Write a checkpoint out as a workspace of its own."""
 
     path: Text
-    """An absolute path of a new or empty directory."""
+    """Absolute, of a new or empty directory in no other working directory."""
     directory: Directory = None
     checkpoint: str | None = None
-    """By default the present state, which is saved first."""
+    """By default the present state, saved first."""
 
 
 class Failure(TypedDict):

@@ -42,15 +42,15 @@ class Limits(Object, frozen=True, kw_only=True):
     line_bytes: int
     """The longest line of a client."""
     requests: int
-    """Unanswered at once, without commands."""
+    """Unanswered at once, without commands (``too_many_requests``)."""
     queued_commands: int
-    """Waiting in each directory."""
+    """Waiting in each directory (``queue_full``)."""
     read_bytes: int
     """Of one ``fs.read`` or ``checkpoint.read``."""
     listed: int
     """Items of a list."""
     diff_bytes: int
-    """The content of a ``checkpoint.diff``."""
+    """The content of a ``checkpoint.diff`` (``too_large``)."""
 
 
 class Welcome(Object, frozen=True, kw_only=True):
@@ -127,7 +127,7 @@ class DirectoryStatus(Object, frozen=True, kw_only=True):
     state: str
     """``stopped``, ``idle``, ``running`` or ``failed``."""
     run: str
-    """The id of the run of the session's steps."""
+    """Of the session's steps."""
     step_id: int | None
     """Of the running command."""
     queued: int
@@ -140,9 +140,9 @@ class DirectoryStatus(Object, frozen=True, kw_only=True):
     safeguard: Guarding | None
     """As of ``safeguard.configure``."""
     held: list[Waiting]
-    """Operations that wait, as of ``event.safeguard_triggered``."""
+    """As of ``event.safeguard_triggered``."""
     unfinished_restore: str | None
-    """The target of a restore that was cut short."""
+    """The target of a ``checkpoint.restore`` that was cut short."""
 
 
 class SessionStatus(Object, frozen=True, kw_only=True):
@@ -209,7 +209,7 @@ class Checkpoints(Object, frozen=True, kw_only=True):
     head: str | None
     checkpoints: list[Checkpoint]
     next: str | None
-    """The value of ``before`` for the next page."""
+    """``before`` of the next page."""
 
 
 class Answered(Object, frozen=True, kw_only=True):
