@@ -1,11 +1,11 @@
 """Watches other processes' changes in the workspace while a keeper runs, and makes barriers of them.
 
 fanotify reports the process of a change. The keeper changes names for the processes that it serves, so a name that
-another process changes is an outside change. A write belongs to its process, which is identified by its ancestors. If
-the process has ended, or is a kernel thread, the write is an outside change unless the undo log explains it. So is a
-close without a write: the last process to close a file may have inspected the writer's descriptor in ``/proc`` (as lsof
-does), or have written by a memory map. inotify reports no process: every change that the log does not explain is an
-outside change.
+another process changes is an outside change. A write belongs to its process, which is identified by its ancestors; one
+that has ended, by the numbers of the supervised processes that have ended. If it may have been one of these, or is a
+kernel thread, the write is an outside change unless the undo log explains it. So is a close without a write: the last
+process to close a file may have inspected the writer's descriptor in ``/proc`` (as lsof does), or have written by a
+memory map. inotify reports no process: every change that the log does not explain is an outside change.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _PAUSE_MILLISECONDS = 50
 """After edits by others, until the next look: they come in numbers, and are noted together."""
 _BREATH_MILLISECONDS = 5
 """The pause after a read with only our own changes. Each of the keeper's changes makes an event: reading them one by
-one would take the interpreter from the serving thread twice for each. No longer pause: a writer that ends meanwhile can
-no longer be identified.
+one would take the interpreter from the serving thread twice for each. No longer pause: of a writer that ends meanwhile
+less is known.
 """
 _NUMBER = re.compile(rb"#[0-9]+\Z")
 """``d_mark_tmpfile`` in ``fs/dcache.c`` of Linux."""
@@ -66,12 +66,14 @@ class OutsideWatcher:
         root: bytes,
         hidden: Iterable[bytes],
         is_inside: Callable[[int], bool],
+        may_have_been_inside: Callable[[int], bool],
         *,
         blocks: bool = True,
         backend: Backend = "auto",
     ) -> None:
         """``hidden`` are absolute paths of Holdfast's own; ``is_inside(pid)`` says whether a process that lives, or one
-        above it, belongs to a supervised tree. ``blocks`` is false with the policy ``warn``.
+        above it, belongs to a supervised tree; ``may_have_been_inside(pid)``, whether one that has ended may have
+        belonged to one. ``blocks`` is false with the policy ``warn``.
         """
         self._service = service
         self._explained = explained
@@ -79,6 +81,7 @@ class OutsideWatcher:
         above = root.rstrip(b"/") + b"/"
         self._hidden = tuple(path[len(above) :] for path in hidden if path.startswith(above))
         self._is_inside = is_inside
+        self._may_have_been_inside = may_have_been_inside
         self._blocks = blocks
         self._backend: Backend = backend
         self._gate = explained.gate
@@ -292,16 +295,12 @@ class OutsideWatcher:
         now = time.monotonic()
         party, until = self._known.get(pid, (_UNKNOWN_EDITOR, 0.0))
         if until < now:
-            found = self._identify(pid)
-            if found.is_sure or party is _UNKNOWN_EDITOR:
-                party = found
-            elif not party.is_ours:
-                # It lived when it was last seen; but a supervised process may have got its number since.
-                party = party._replace(is_sure=False)
+            party = self._identify(pid, party)
         self._known[pid] = party, now + _KNOWN_SECONDS
         return party
 
-    def _identify(self, pid: int) -> _Editor:
+    def _identify(self, pid: int, last: _Editor) -> _Editor:
+        """Who a process is, or was: the ``last`` one that was seen with its number, if it has ended since."""
         if self._is_inside(pid):
             return _Editor("", is_ours=True)
         try:
@@ -309,10 +308,17 @@ class OutsideWatcher:
                 head, _, rest = file.read().rpartition(b") ")
             state, parent, _ = rest.split(b" ", 2)
         except (OSError, ValueError):
-            return _Editor(f"a process that is gone ({pid})" if pid else "", is_sure=False)
-        name = head.partition(b"(")[2].decode("utf-8", "replace")
-        # A killed process is in no tree as soon as it ends, and stays visible until its parent has waited for it.
-        return _Editor(f"{name} ({pid})", is_sure=int(parent) != _KERNEL_THREADS and state not in _ENDED)
+            name, has_ended = last.name or (f"a process that is gone ({pid})" if pid else ""), True
+        else:
+            name = f"{head.partition(b'(')[2].decode('utf-8', 'replace')} ({pid})"
+            if int(parent) == _KERNEL_THREADS:
+                return _Editor(name, is_sure=False)
+            # A killed process is in no tree as soon as it ends, and stays visible until its parent has waited for it.
+            has_ended = state in _ENDED
+        if not has_ended:
+            return _Editor(name)
+        # (0: it is of another namespace of processes, and its number is unknown.)
+        return last if last.is_ours else _Editor(name, is_sure=pid > 0 and not self._may_have_been_inside(pid))
 
 
 class _Served:
