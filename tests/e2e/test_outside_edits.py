@@ -176,6 +176,9 @@ def test_who_is_gone_at_once_and_changes_only_what_the_step_has_changed_is_known
     [
         pytest.param("(for n in $(seq 100); do /bin/echo $n; done > file)", id="inherited descriptor"),
         pytest.param("(sh -c 'echo one > file; kill -9 $$'; :)", id="killed"),
+        pytest.param(
+            "(for n in $(seq 30); do sh -c 'echo one; kill -9 $$'; done > file; :)", id="killed without a call"
+        ),
         pytest.param("(for n in $(seq 100); do (echo $n) & done > file; wait)", id="at once"),
         pytest.param(f"(python3 -c '{ENDED_BY_A_THREAD}' > file)", id="ended by a thread"),
     ],

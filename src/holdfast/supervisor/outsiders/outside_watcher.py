@@ -1,11 +1,12 @@
 """Watches other processes' changes in the workspace while a keeper runs, and makes barriers of them.
 
 fanotify reports the process of a change. The keeper changes names for the processes that it serves, so a name that
-another process changes is an outside change. A write belongs to its process, which is identified by its ancestors; one
-that has ended, by the numbers of the supervised processes that have ended. If it may have been one of these, or is a
-kernel thread, the write is an outside change unless the undo log explains it. So is a close without a write: the last
-process to close a file may have inspected the writer's descriptor in ``/proc`` (as lsof does), or have written by a
-memory map. inotify reports no process: every change that the log does not explain is an outside change.
+another process changes is an outside change. A write belongs to its process, which is identified by its ancestors. If
+the process has ended, or is a kernel thread, the write is an outside change unless the undo log explains it. Even then
+it is one if the process was none of the supervised ones that have ended, and was the last to close the file: it has
+opened it itself, and did not inherit it. A close without a write is an outside change unless the log explains it: the
+last process to close a file may have inspected the writer's descriptor in ``/proc`` (as lsof does), or have written by
+a memory map. inotify reports no process: every change that the log does not explain is an outside change.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.watch import open_watcher
-from holdfast.files.watch.event_masks import CLOSE_WRITE, NAMES, Q_OVERFLOW, WRITTEN
+from holdfast.files.watch.event_masks import CLOSE_WRITE, MODIFY, NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import under
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.files.watch import Backend, Watcher
@@ -243,33 +244,31 @@ class OutsideWatcher:
                 is_nameless = not mask & NAMES and _NUMBER.match(path.rpartition(b"/")[2]) is not None
                 self._news.append(_News(path, None, False, None, _UNKNOWN_EDITOR, is_nameless=is_nameless))
         elif not (party := self._who(pid)).is_ours:
-            is_close = mask & (WRITTEN | NAMES) == CLOSE_WRITE
-            self._news.append(_News(path, object_, bool(mask & NAMES), pid, party, is_close=is_close))
+            kinds = mask & (WRITTEN | NAMES)
+            self._news.append(_News(path, object_, bool(mask & NAMES), pid, party, kinds))
 
     def _decide(self, news: Iterable[_News]) -> dict[str, _Edits]:
         """Others' changes, by their authors. A process that may be ours is not if the log leaves even one of its
-        changes unexplained.
+        changes unexplained, nor a stranger that wrote to a file and was the last to close it: it has opened it itself.
         """
         found: dict[str, _Edits] = {}
         unsure: dict[int, list[_News]] = {}
-        explained: dict[int, bool] = {}
         for each in news:
             if each.pid is None:
                 if not self._is_explained(each.path) and not (each.is_nameless and self._explained.is_gone(each.path)):
                     _add(found, "", each)
-            elif each.is_close and self._is_explained(each.path):
-                continue
-            elif each.party.is_sure:
-                _add(found, each.party.name, each)
-            else:
-                unsure.setdefault(each.pid, []).append(each)
+            elif not each.party.is_sure:
                 is_explained = not each.is_name and self._is_explained(each.path)
-                explained[each.pid] = explained.get(each.pid, True) and is_explained
+                unsure.setdefault(each.pid, []).append(each._replace(is_explained=is_explained))
+            elif each.kinds != CLOSE_WRITE or not self._is_explained(each.path):  # else it may only have looked at it
+                _add(found, each.party.name, each)
         for pid, edits in unsure.items():
-            if not explained[pid]:
-                party, until = self._known.get(pid, (_UNKNOWN_EDITOR, 0.0))
-                self._known[pid] = party._replace(is_sure=True), until
-                for each in edits:
+            if all(each.is_explained for each in edits) and not _opened_by_a_stranger(edits):
+                continue
+            party, until = self._known.get(pid, (_UNKNOWN_EDITOR, 0.0))
+            self._known[pid] = party._replace(is_sure=True), until
+            for each in edits:
+                if not (each.is_explained and each.kinds == CLOSE_WRITE):
                     _add(found, party.name, each)
         return found
 
@@ -318,7 +317,8 @@ class OutsideWatcher:
         if not has_ended:
             return _Editor(name)
         # (0: it is of another namespace of processes, and its number is unknown.)
-        return last if last.is_ours else _Editor(name, is_sure=pid > 0 and not self._may_have_been_inside(pid))
+        is_stranger = pid > 0 and not self._may_have_been_inside(pid)
+        return last if last.is_ours else _Editor(name, is_sure=False, is_stranger=is_stranger)
 
 
 class _Served:
@@ -342,6 +342,8 @@ class _Editor(NamedTuple):
     """It belongs to a supervised tree."""
     is_sure: bool = True
     """Otherwise it may belong to a supervised tree, or work for one."""
+    is_stranger: bool = False
+    """It has ended, and was in no supervised tree, unless it made no call there before a signal ended it."""
 
 
 class _Edits(NamedTuple):
@@ -362,8 +364,10 @@ class _News(NamedTuple):
     pid: int | None
     """None if the event does not say."""
     party: _Editor
-    is_close: bool = False
-    """A file that was open for writing was closed; no write was reported."""
+    kinds: int = 0
+    """What happened to the object or its name, in the bits of an event."""
+    is_explained: bool = False
+    """The log explains it."""
     is_nameless: bool = False
     """It may be a file without a name, as from ``O_TMPFILE``: it is one if no file of this name exists."""
 
@@ -373,6 +377,12 @@ def _add(found: dict[str, _Edits], who: str, news: _News) -> None:
     edits.paths[news.path] = None
     if news.object is not None:
         edits.objects[news.object] = None
+
+
+def _opened_by_a_stranger(news: Sequence[_News]) -> bool:
+    """Whether a process that was in no supervised tree wrote to a file, and closed it as the last that had it open."""
+    written = {each.path for each in news if each.party.is_stranger and each.kinds & MODIFY}
+    return any(each.kinds & CLOSE_WRITE and each.path in written for each in news)
 
 
 def _now() -> int:

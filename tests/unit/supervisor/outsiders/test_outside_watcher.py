@@ -116,7 +116,7 @@ def test_an_outsider_that_only_lets_a_file_go_has_changed_nothing_that_the_log_e
 
 
 @pytest.mark.parametrize(
-    ("seconds", "may_be_ours", "is_sure"), [(60, True, True), (-1, True, False), (-1, False, True)]
+    ("seconds", "may_be_ours", "is_sure"), [(60, True, True), (-1, True, False), (-1, False, False)]
 )
 def test_a_process_that_is_gone_is_who_had_its_number_for_some_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, *, may_be_ours: bool, is_sure: bool
@@ -130,4 +130,4 @@ def test_a_process_that_is_gone_is_who_had_its_number_for_some_seconds(
         alive = watcher._who(outsider.pid)
     gone = watcher._who(outsider.pid)
     assert alive.is_sure
-    assert gone == alive._replace(is_sure=is_sure)
+    assert gone == alive._replace(is_sure=is_sure, is_stranger=not may_be_ours)
