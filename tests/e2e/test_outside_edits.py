@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from e2e.conftest import Cli
 
 ROOT = Path(__file__).parents[2]
+ENDED_BY_A_THREAD = "import os, threading; threading.Thread(target=lambda: os._exit(os.write(1, bytes(1)) - 1)).start()"
 
 
 class Site(NamedTuple):
@@ -154,6 +155,37 @@ def test_who_is_gone_at_once_is_known_by_what_nothing_explains(site: Site) -> No
         found = site.barriers(remote)
         assert b"new" in found
         assert site.watch != "fanotify" or b"file" in found
+
+
+def test_who_is_gone_at_once_and_changes_only_what_the_step_has_changed_is_known(site: Site) -> None:
+    """inotify reports no process: there it cannot be told from a late event of the step's."""
+    if site.watch != "fanotify":
+        pytest.skip("inotify reports no process")
+    with site.running("(echo one > file; :)") as remote:
+        (step,) = (step.id for step in remote.steps())
+        for _ in range(20):
+            site.edit("echo edited >> file")
+        assert set(site.barriers(remote)) == {b"file"}
+        with pytest.raises(RefusedError, match="file"):
+            remote.undo([step])
+        assert (site.tree / "file").read_text() == "one\n" + "edited\n" * 20
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("(for n in $(seq 100); do /bin/echo $n; done > file)", id="inherited descriptor"),
+        pytest.param("(sh -c 'echo one > file; kill -9 $$'; :)", id="killed"),
+        pytest.param(
+            "(for n in $(seq 30); do sh -c 'echo one; kill -9 $$'; done > file; :)", id="killed without a call"
+        ),
+        pytest.param("(for n in $(seq 100); do (echo $n) & done > file; wait)", id="at once"),
+        pytest.param(f"(python3 -c '{ENDED_BY_A_THREAD}' > file)", id="ended by a thread"),
+    ],
+)
+def test_what_a_step_writes_by_processes_that_are_gone_is_no_edit(site: Site, script: str) -> None:
+    with site.running(f"{script}\nsleep 0.1") as remote:
+        assert list(remote.barriers()) == []
 
 
 def test_an_edit_that_came_and_went_is_no_barrier(site: Site) -> None:

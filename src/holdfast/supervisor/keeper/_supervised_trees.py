@@ -399,6 +399,16 @@ class SupervisedTrees:
         """Whether a process belongs to a tree, or is a tree's parent, including `ended_trees`. From any thread."""
         return self._is_inside(pid, (*self._gone, *self._members)) is True
 
+    def may_have_been_inside(self, pid: int) -> bool:
+        """Whether a process that has ended may have belonged to a tree. From any thread.
+
+        Not one that a signal ended before it made any call that is received: it may only have written to a descriptor
+        that it had inherited.
+        """
+        # The calls of trees that are served by a mount, their ends included, are not received.
+        trees = (*self._gone, *self._members)
+        return bool(self._mounted) or self._processes.was_known(pid) or any(pid in tree.anchors for tree in trees)
+
     def _is_inside(self, pid: int, trees: Iterable[Member]) -> bool | None:
         """As `is_inside`; None if it is unknown."""
         anchors, own, found = frozenset[int]().union(*(tree.anchors for tree in trees)), os.getpid(), 0

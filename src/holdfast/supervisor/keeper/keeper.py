@@ -137,6 +137,7 @@ class Keeper:
             os.path.realpath(settings.root),
             (settings.log, *settings.forbidden),
             self._runs.is_inside,
+            self._runs.may_have_been_inside,
             blocks=settings.outside_blocks,
             backend=settings.watch,
         )

@@ -2,10 +2,11 @@
 
 fanotify reports the process of a change. The keeper changes names for the processes that it serves, so a name that
 another process changes is an outside change. A write belongs to its process, which is identified by its ancestors. If
-the process has ended, or is a kernel thread, the write is an outside change unless the undo log explains it. So is a
-close without a write: the last process to close a file may have inspected the writer's descriptor in ``/proc`` (as lsof
-does), or have written by a memory map. inotify reports no process: every change that the log does not explain is an
-outside change.
+the process has ended, or is a kernel thread, the write is an outside change unless the undo log explains it. Even then
+it is one if the process was none of the supervised ones that have ended, and was the last to close the file: it has
+opened it itself, and did not inherit it. A close without a write is an outside change unless the log explains it: the
+last process to close a file may have inspected the writer's descriptor in ``/proc`` (as lsof does), or have written by
+a memory map. inotify reports no process: every change that the log does not explain is an outside change.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.watch import open_watcher
-from holdfast.files.watch.event_masks import CLOSE_WRITE, NAMES, Q_OVERFLOW, WRITTEN
+from holdfast.files.watch.event_masks import CLOSE_WRITE, MODIFY, NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import under
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.files.watch import Backend, Watcher
@@ -44,8 +45,8 @@ _PAUSE_MILLISECONDS = 50
 """After edits by others, until the next look: they come in numbers, and are noted together."""
 _BREATH_MILLISECONDS = 5
 """The pause after a read with only our own changes. Each of the keeper's changes makes an event: reading them one by
-one would take the interpreter from the serving thread twice for each. No longer pause: a writer that ends meanwhile can
-no longer be identified.
+one would take the interpreter from the serving thread twice for each. No longer pause: of a writer that ends meanwhile
+less is known.
 """
 _NUMBER = re.compile(rb"#[0-9]+\Z")
 """``d_mark_tmpfile`` in ``fs/dcache.c`` of Linux."""
@@ -66,12 +67,14 @@ class OutsideWatcher:
         root: bytes,
         hidden: Iterable[bytes],
         is_inside: Callable[[int], bool],
+        may_have_been_inside: Callable[[int], bool],
         *,
         blocks: bool = True,
         backend: Backend = "auto",
     ) -> None:
         """``hidden`` are absolute paths of Holdfast's own; ``is_inside(pid)`` says whether a process that lives, or one
-        above it, belongs to a supervised tree. ``blocks`` is false with the policy ``warn``.
+        above it, belongs to a supervised tree; ``may_have_been_inside(pid)``, whether one that has ended may have
+        belonged to one. ``blocks`` is false with the policy ``warn``.
         """
         self._service = service
         self._explained = explained
@@ -79,6 +82,7 @@ class OutsideWatcher:
         above = root.rstrip(b"/") + b"/"
         self._hidden = tuple(path[len(above) :] for path in hidden if path.startswith(above))
         self._is_inside = is_inside
+        self._may_have_been_inside = may_have_been_inside
         self._blocks = blocks
         self._backend: Backend = backend
         self._gate = explained.gate
@@ -240,33 +244,31 @@ class OutsideWatcher:
                 is_nameless = not mask & NAMES and _NUMBER.match(path.rpartition(b"/")[2]) is not None
                 self._news.append(_News(path, None, False, None, _UNKNOWN_EDITOR, is_nameless=is_nameless))
         elif not (party := self._who(pid)).is_ours:
-            is_close = mask & (WRITTEN | NAMES) == CLOSE_WRITE
-            self._news.append(_News(path, object_, bool(mask & NAMES), pid, party, is_close=is_close))
+            kinds = mask & (WRITTEN | NAMES)
+            self._news.append(_News(path, object_, bool(mask & NAMES), pid, party, kinds))
 
     def _decide(self, news: Iterable[_News]) -> dict[str, _Edits]:
         """Others' changes, by their authors. A process that may be ours is not if the log leaves even one of its
-        changes unexplained.
+        changes unexplained, nor a stranger that wrote to a file and was the last to close it: it has opened it itself.
         """
         found: dict[str, _Edits] = {}
         unsure: dict[int, list[_News]] = {}
-        explained: dict[int, bool] = {}
         for each in news:
             if each.pid is None:
                 if not self._is_explained(each.path) and not (each.is_nameless and self._explained.is_gone(each.path)):
                     _add(found, "", each)
-            elif each.is_close and self._is_explained(each.path):
-                continue
-            elif each.party.is_sure:
-                _add(found, each.party.name, each)
-            else:
-                unsure.setdefault(each.pid, []).append(each)
+            elif not each.party.is_sure:
                 is_explained = not each.is_name and self._is_explained(each.path)
-                explained[each.pid] = explained.get(each.pid, True) and is_explained
+                unsure.setdefault(each.pid, []).append(each._replace(is_explained=is_explained))
+            elif each.kinds != CLOSE_WRITE or not self._is_explained(each.path):  # else it may only have looked at it
+                _add(found, each.party.name, each)
         for pid, edits in unsure.items():
-            if not explained[pid]:
-                party, until = self._known.get(pid, (_UNKNOWN_EDITOR, 0.0))
-                self._known[pid] = party._replace(is_sure=True), until
-                for each in edits:
+            if all(each.is_explained for each in edits) and not _opened_by_a_stranger(edits):
+                continue
+            party, until = self._known.get(pid, (_UNKNOWN_EDITOR, 0.0))
+            self._known[pid] = party._replace(is_sure=True), until
+            for each in edits:
+                if not (each.is_explained and each.kinds == CLOSE_WRITE):
                     _add(found, party.name, each)
         return found
 
@@ -292,16 +294,12 @@ class OutsideWatcher:
         now = time.monotonic()
         party, until = self._known.get(pid, (_UNKNOWN_EDITOR, 0.0))
         if until < now:
-            found = self._identify(pid)
-            if found.is_sure or party is _UNKNOWN_EDITOR:
-                party = found
-            elif not party.is_ours:
-                # It lived when it was last seen; but a supervised process may have got its number since.
-                party = party._replace(is_sure=False)
+            party = self._identify(pid, party)
         self._known[pid] = party, now + _KNOWN_SECONDS
         return party
 
-    def _identify(self, pid: int) -> _Editor:
+    def _identify(self, pid: int, last: _Editor) -> _Editor:
+        """Who a process is, or was: the ``last`` one that was seen with its number, if it has ended since."""
         if self._is_inside(pid):
             return _Editor("", is_ours=True)
         try:
@@ -309,10 +307,18 @@ class OutsideWatcher:
                 head, _, rest = file.read().rpartition(b") ")
             state, parent, _ = rest.split(b" ", 2)
         except (OSError, ValueError):
-            return _Editor(f"a process that is gone ({pid})" if pid else "", is_sure=False)
-        name = head.partition(b"(")[2].decode("utf-8", "replace")
-        # A killed process is in no tree as soon as it ends, and stays visible until its parent has waited for it.
-        return _Editor(f"{name} ({pid})", is_sure=int(parent) != _KERNEL_THREADS and state not in _ENDED)
+            name, has_ended = last.name or (f"a process that is gone ({pid})" if pid else ""), True
+        else:
+            name = f"{head.partition(b'(')[2].decode('utf-8', 'replace')} ({pid})"
+            if int(parent) == _KERNEL_THREADS:
+                return _Editor(name, is_sure=False)
+            # A killed process is in no tree as soon as it ends, and stays visible until its parent has waited for it.
+            has_ended = state in _ENDED
+        if not has_ended:
+            return _Editor(name)
+        # (0: it is of another namespace of processes, and its number is unknown.)
+        is_stranger = pid > 0 and not self._may_have_been_inside(pid)
+        return last if last.is_ours else _Editor(name, is_sure=False, is_stranger=is_stranger)
 
 
 class _Served:
@@ -336,6 +342,8 @@ class _Editor(NamedTuple):
     """It belongs to a supervised tree."""
     is_sure: bool = True
     """Otherwise it may belong to a supervised tree, or work for one."""
+    is_stranger: bool = False
+    """It has ended, and was in no supervised tree, unless it made no call there before a signal ended it."""
 
 
 class _Edits(NamedTuple):
@@ -356,8 +364,10 @@ class _News(NamedTuple):
     pid: int | None
     """None if the event does not say."""
     party: _Editor
-    is_close: bool = False
-    """A file that was open for writing was closed; no write was reported."""
+    kinds: int = 0
+    """What happened to the object or its name, in the bits of an event."""
+    is_explained: bool = False
+    """The log explains it."""
     is_nameless: bool = False
     """It may be a file without a name, as from ``O_TMPFILE``: it is one if no file of this name exists."""
 
@@ -367,6 +377,12 @@ def _add(found: dict[str, _Edits], who: str, news: _News) -> None:
     edits.paths[news.path] = None
     if news.object is not None:
         edits.objects[news.object] = None
+
+
+def _opened_by_a_stranger(news: Sequence[_News]) -> bool:
+    """Whether a process that was in no supervised tree wrote to a file, and closed it as the last that had it open."""
+    written = {each.path for each in news if each.party.is_stranger and each.kinds & MODIFY}
+    return any(each.kinds & CLOSE_WRITE and each.path in written for each in news)
 
 
 def _now() -> int:

@@ -33,6 +33,8 @@ _PART = 0.2
 """The share of this process's descriptors that is for processes."""
 _TIMES = 3
 """A run may have this many times the number that it leaves to others; half of it is for processes with changes."""
+_MOST_ENDED = 1 << 14
+"""So many numbers of ended processes are remembered. Linux gives out at least twice as many before it uses one anew."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _ENDING = sum(1 << number - 1 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))
 _PIDFD_GET_INFO = 0xC040FF0B
@@ -132,6 +134,8 @@ class Processes:
         self._processes: dict[int, SeenProcess] = {}
         self._threads: dict[int, SeenProcess] = {}
         self._pidfds: dict[int, SeenProcess] = {}
+        self._ended: dict[int, None] = {}
+        """The numbers of those that have ended, the latest last."""
 
     def group(self, run: Run, tid: int) -> StepGroup:
         """The group of a thread of the run's tree that waits for a system call.
@@ -161,6 +165,7 @@ class Processes:
     def ended(self, pidfd: int) -> StepGroup | None:
         """A process has ended: forget it. Returns its group if it was the last one of it."""
         process = self._pidfds.pop(pidfd)
+        self._note_end(process.tgid)
         del self._processes[process.tgid]
         for tid in process.threads:
             self._threads.pop(tid, None)
@@ -181,6 +186,7 @@ class Processes:
         """The thread's process is about to end: sort those whose parent it is, as long as it is."""
         try:
             for thread in os.listdir(b"/proc/%d/task" % tid):
+                self._note_end(int(thread))  # the process has the number of one of them
                 for child in _read(b"/proc/%d/task/%b/children" % (tid, thread)).split():
                     self._find(run, int(child))
         except OSError:
@@ -201,6 +207,12 @@ class Processes:
     def is_known(self, tgid: int) -> bool:
         """Whether the process was seen, and has not ended. From any thread."""
         return tgid in self._processes
+
+    def was_known(self, tgid: int) -> bool:
+        """Whether the process was seen, or has ended by a call of its own. Not one that a signal ended before it made
+        any call that would be received. From any thread.
+        """
+        return tgid in self._processes or tgid in self._ended
 
     def tgids_except(self, runs: Iterable[Run]) -> list[int]:
         """All processes that are known and live, except those of these runs. From any thread."""
@@ -248,6 +260,12 @@ class Processes:
         # A process with the same parent as before had it all the time: so none on the way has ended, and its number is
         # still its own.
         return all(parent_of(child) == parent for child, parent in reversed([*pairwise(line)]))
+
+    def _note_end(self, number: int) -> None:
+        self._ended.pop(number, None)
+        self._ended[number] = None
+        if len(self._ended) > _MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
 
     def _find_thread(self, run: Run, tid: int) -> SeenProcess | None:
         try:

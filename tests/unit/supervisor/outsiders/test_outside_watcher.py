@@ -47,7 +47,10 @@ class Service:
 
 @pytest.mark.root
 @pytest.mark.parametrize("explained", [True, False])
-def test_a_writer_that_has_ended_is_an_outsider_unless_the_log_explains_it(tmp_path: Path, explained: bool) -> None:
+@pytest.mark.parametrize("may_be_ours", [True, False])
+def test_a_writer_that_has_ended_is_an_outsider_unless_it_may_be_ours_and_the_log_explains_it(
+    tmp_path: Path, *, explained: bool, may_be_ours: bool
+) -> None:
     """Also before its parent has waited for it: a process that was killed is of no tree any more by then."""
     (tmp_path / "f").touch()
     service: Any = Service()
@@ -60,7 +63,7 @@ def test_a_writer_that_has_ended_is_an_outsider_unless_the_log_explains_it(tmp_p
         return process in written_by and not has_ended.wait(timeout=60)
 
     written_by: list[int] = []
-    watcher = OutsideWatcher(service, log, bytes(tmp_path), (), is_inside, backend="fanotify")
+    watcher = OutsideWatcher(service, log, bytes(tmp_path), (), is_inside, lambda _: may_be_ours, backend="fanotify")
     watcher.start()
     assert watcher._ready.wait(60)
     if not (pid := os.fork()):
@@ -74,7 +77,9 @@ def test_a_writer_that_has_ended_is_an_outsider_unless_the_log_explains_it(tmp_p
     has_ended.set()
     watcher.end()
     os.waitpid(pid, 0)
-    assert set(service.outsides) == (set() if explained else {(b"f",)})  # (by each of its writes, if read apart)
+    assert set(service.outsides) == (
+        set() if explained and may_be_ours else {(b"f",)}
+    )  # (by each of its writes, if read apart)
 
 
 @pytest.mark.root
@@ -86,7 +91,7 @@ def test_an_outsider_that_only_lets_a_file_go_has_changed_nothing_that_the_log_e
     """A process that looks at a descriptor in ``/proc`` holds its file for a moment, and may be the last that does."""
     service: Any = Service()
     log: Any = Explained(explained)
-    watcher = OutsideWatcher(service, log, bytes(tmp_path), (), lambda _: False, backend="fanotify")
+    watcher = OutsideWatcher(service, log, bytes(tmp_path), (), lambda _: False, lambda _: True, backend="fanotify")
     watcher.start()
     assert watcher._ready.wait(60)
     held = os.open(tmp_path / "f", os.O_WRONLY | os.O_CREAT, 0o600)
@@ -97,7 +102,7 @@ def test_an_outsider_that_only_lets_a_file_go_has_changed_nothing_that_the_log_e
             os.write(held, b"by an outsider")
         os.close(held)
         its.send(b"!")
-        its.recv(1)  # (of one that has ended it cannot be told any more who it was)
+        its.recv(1)  # (of one that has ended less is known)
         os._exit(0)
     os.close(held)
     ours.send(b"!")
@@ -110,17 +115,19 @@ def test_an_outsider_that_only_lets_a_file_go_has_changed_nothing_that_the_log_e
     assert set(service.outsides) == (set() if explained and not writes else {(b"f",)})
 
 
-@pytest.mark.parametrize(("seconds", "is_sure"), [(60, True), (-1, False)])
+@pytest.mark.parametrize(
+    ("seconds", "may_be_ours", "is_sure"), [(60, True, True), (-1, True, False), (-1, False, False)]
+)
 def test_a_process_that_is_gone_is_who_had_its_number_for_some_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, is_sure: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, *, may_be_ours: bool, is_sure: bool
 ) -> None:
-    """Later a supervised process may have had the number, and may be gone as well: then the undo log decides."""
+    """Later a supervised process may have had the number, and have ended as well: then the undo log decides."""
     monkeypatch.setattr(outside_watcher, "_KNOWN_SECONDS", seconds)
     service: Any = Service()
     log: Any = Explained(True)
-    watcher = OutsideWatcher(service, log, bytes(tmp_path), (), lambda _: False)
+    watcher = OutsideWatcher(service, log, bytes(tmp_path), (), lambda _: False, lambda _: may_be_ours)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as outsider:
         alive = watcher._who(outsider.pid)
     gone = watcher._who(outsider.pid)
     assert alive.is_sure
-    assert gone == alive._replace(is_sure=is_sure)
+    assert gone == alive._replace(is_sure=is_sure, is_stranger=not may_be_ours)
