@@ -260,12 +260,14 @@ COMMANDS = {
             ("holdfast forget 3f2a9c", "drop one checkpoint"),
         ),
         notes=(
-            "A checkpoint stays if any option keeps it.",
-            "An age of `6m` alone is refused: it could mean minutes.",
+            (
+                "A checkpoint stays if any option keeps it. Options drop labelled ones too, unless --keep-label names "
+                "them ('*': the watcher's too)."
+            ),
             "Until --gone, `restore` at its path brings a deleted workspace back.",
             (
                 "--gone keeps a workspace whose disk may be unmounted or replaced. It finds moved directories "
-                "only among the nearest 500,000 entries of the file system: use --dry-run first."
+                "only among the file system's nearest 500,000 entries: use --dry-run first."
             ),
         ),
         exits=((4, "refused: a checkpoint that was named is in use"),),

@@ -77,7 +77,7 @@ def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
         metavar="LABEL",
         type=text,
         default="",
-        help="a name, beside earlier ones; labelled checkpoints are kept",
+        help="a name, beside earlier ones; plain `forget` and the quota keep labelled checkpoints",
     )
     parser.add_argument(
         "--message", metavar="TEXT", type=text, default=None, help="why you made it (default: $HOLDFAST_MESSAGE)"

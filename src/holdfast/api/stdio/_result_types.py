@@ -42,7 +42,7 @@ class Limits(Object, frozen=True, kw_only=True):
     line_bytes: int
     """The longest line of a client."""
     requests: int
-    """Unanswered at once, without commands (``too_many_requests``)."""
+    """Unanswered requests, commands not counted (``too_many_requests``)."""
     queued_commands: int
     """Waiting in each directory (``queue_full``)."""
     read_bytes: int

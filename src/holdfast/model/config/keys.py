@@ -49,8 +49,8 @@ KEYS: dict[str, Key] = {
     "store.url": Key("location", "the place of the objects; empty: in the home"),
     "store.max_bytes": Key(
         "size",
-        "the quota of the store: at it Holdfast drops old checkpoints, then refuses new ones, except (with a "
-        "warning) those of a restore, an undo or a redo; 0: none",
+        "the quota of the store: at it Holdfast thins out automatic checkpoints, then refuses new ones, except "
+        "(with a warning) those of restore, undo and redo; 0: none",
     ),
     "store.pack_bytes": Key("size", "the size at which a new pack begins", least=MIB, most=GIB),
     "store.tenant": Key(
@@ -95,11 +95,11 @@ KEYS: dict[str, Key] = {
     "watch.full_walk_interval": Key(
         "duration", "how often to scan the whole tree in any case", "yes", least=60, most=30 * DAY
     ),
-    "retention.keep_all": Key("age", "until this age every checkpoint is kept"),
-    "retention.per_ten_minutes": Key("age", "until this age one in ten minutes is kept"),
-    "retention.hourly": Key("age", "until this age one an hour is kept"),
+    "retention.keep_all": Key("age", "until this age every automatic checkpoint is kept; 0: skipped"),
+    "retention.per_ten_minutes": Key("age", "until this age one in ten minutes is kept; 0: skipped"),
+    "retention.hourly": Key("age", "until this age one an hour is kept; 0: skipped"),
     "retention.daily": Key("age", "until this age one a day is kept; 0: for ever"),
-    "retention.rescue": Key("age", "until this age every rescue checkpoint is kept"),
+    "retention.rescue": Key("age", "until this age every rescue checkpoint is kept; 0: skipped"),
     "retention.interval": Key("duration", "how often `watch` thins out", least=60),
     "gc.grace": Key("duration", "unused content is deleted after this long"),
     "gc.rewrite_ratio": Key("ratio", "rewrite a pack when this part of it is unused", most=1),
