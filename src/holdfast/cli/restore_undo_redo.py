@@ -458,7 +458,7 @@ COMMANDS = {
             ),
             (
                 "--dry-run ends with the exit code of the real command, as far as it is known before. Damage in "
-                "the undo log, leases on files, and obstacles behind earlier changes show only in the real one. "
+                "the undo log, leases, and obstacles behind earlier changes or past --force show only in the real one. "
                 "An interrupted undo or redo is announced, not finished."
             ),
         ),
