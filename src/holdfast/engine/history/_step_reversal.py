@@ -31,6 +31,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import CheckpointId
 from holdfast.model.message_text import step_options
+from holdfast.model.paths import under
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
@@ -307,6 +308,11 @@ def without_left_alone(
     return effect._replace(
         written=[path for path in effect.written if path not in stay],
         deleted=[path for path in effect.deleted if path not in stay],
+        foreseen={
+            path: entry
+            for path, entry in effect.foreseen.items()
+            if path not in stay and not (path.endswith(b"/") and any(under(one, path[:-1]) for one in stay))
+        },
     )
 
 

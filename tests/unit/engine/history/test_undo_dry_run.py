@@ -248,9 +248,11 @@ def test_it_names_what_the_forced_command_leaves_alone(bench, others):
     OTHERS[others](tree)
     before = bench.look()
     foreseen = bench.workspace.undo(step=step, force=True, dry_run=True)
+    patch = b"".join(bench.workspace.planned_patch(bench.workspace.planned_diff(foreseen)))
     assert bench.look() == before
     done = bench.workspace.undo(step=step, force=True)
     assert {one.path for one in foreseen.skipped} == {one.path for one in done.skipped}
+    assert not [one.path for one in done.skipped if b"diff --git a/%b " % one.path in patch]
     if done.skipped:
         assert (foreseen.written, foreseen.deleted) == (done.written, done.deleted)
 
