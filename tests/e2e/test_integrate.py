@@ -73,6 +73,20 @@ def test_it_is_written_once_and_taken_out_again(cli: Cli) -> None:
     assert "holds nothing of Holdfast" in cli("integrate", "claude", "--remove").out
 
 
+def test_the_command_that_it_names_takes_it_out_of_the_users_configuration(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "users own"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    back = cli("integrate", "claude", "--user", "--yes").out.splitlines()[-1]
+    assert (home / ".claude.json").exists()
+    program, *words = back.split("`")[1].split()
+    assert program == "holdfast"
+    assert "Removed from Claude Code." in cli(*words, "--yes").out
+    assert not [path for path in home.rglob("*") if path.is_file()]
+
+
 def test_the_workspace_is_the_project_from_wherever_in_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     (cli.root / "deep/er").mkdir(parents=True)
     monkeypatch.chdir(cli.root / "deep/er")

@@ -113,6 +113,38 @@ def test_a_person_decides_what_is_left_open(cli: Cli, two: Path, tmp_path: Path)
     assert f"merged the fork {two}: both of it" in cli("log").out
 
 
+def test_only_decisions_that_work_are_offered_where_a_directory_has_a_files_place(cli: Cli, tmp_path: Path) -> None:
+    cli.write("a", "a\n")
+    cli.write("b", "b\n")
+    cli("checkpoint")
+    fork = tmp_path / "fork"
+    cli("fork", "@", str(fork))
+    cli.write("a", "here\n")
+    (fork / "a").unlink()
+    (fork / "a").mkdir()
+    (fork / "a/x").write_text("x\n")
+    err = cli("merge", str(fork), code=4).err
+    assert "hint: give way to the directory with --take a, and run the same command again" in err
+    err = cli("merge", str(fork), "--keep", "a", code=4).err
+    assert "hint: rename the file or the directory where both have one name, and run" in err
+    assert "rename one of them" in cli("merge", str(fork), "--resolve", f"a/x={fork}/b", code=2).err
+    done = cli.json("merge", str(fork), "--take", "a", "--dry-run")
+    assert [(one["path"], one["outcome"]) for one in done["files"]] == [("a", "decided")]
+    out = cli("merge", str(fork), "--take", "a").out
+    assert "  a: decided by a person\n" in out
+    assert "nobody" not in out
+    assert cli.tree() == {"a/x": b"x\n", "b": b"b\n"}
+    cli.write("n", "n\n")
+    (fork / "n").mkdir()
+    (fork / "n/x").write_text("x\n")
+    (fork / "b").write_text("there\n")
+    cli.write("b", "here\n")
+    err = cli("merge", str(fork), code=4).err
+    assert "decide each with --resolve PATH=FILE, --keep PATH or --take PATH; rename the file or the directory" in err
+    (cli.root / "n").rename(cli.root / "m")
+    assert "Merged" in cli("merge", str(fork), "--keep", "b").out
+
+
 def test_what_is_left_open_is_decided_by_the_name_that_is_printed(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,3 +92,19 @@ def test_lock_cannot_be_had_and_says_why(edited: Cli, monkeypatch: pytest.Monkey
         assert b"which is impossible: the kernel asks" in refused.stderr
         assert not (edited.root / "made").exists()
         monkeypatch.setenv("HOLDFAST_UNDO_OUTSIDE", "lock")
+
+
+def test_a_dry_run_by_force_names_a_replaced_file_as_the_real_command_does(edited: Cli) -> None:
+    edited.process("run", "--", "sh", "-c", "echo run > f; echo run > g")
+    edited.write("beside", "by hand")
+    (edited.root / "beside").replace(edited.root / "f")
+    edited.write("g", "by hand")
+    told = edited("undo", "--run", "--force", "--dry-run", code=4)
+    assert "  would delete  g\nWould leave alone:\n  f: something else is there now\n" in told.out
+    assert "could not change 1 path" in told.err
+    told = edited("undo", "--run", "--force", "--dry-run", "--patch", code=4)
+    assert "diff --git a/g " in told.out
+    assert "diff --git a/f " not in told.out
+    assert "Left alone:\n  f: something else is there now" in edited("undo", "--run", "--force", code=4).out
+    assert (edited.root / "f").read_text() == "by hand"
+    assert not (edited.root / "g").exists()

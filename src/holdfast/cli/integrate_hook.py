@@ -78,7 +78,8 @@ def _integrate(console: Console, arguments: argparse.Namespace) -> int:
         )
     else:
         explained = console.verbose or not arguments.yes
-        console.say(*_told(found, dry_run=arguments.dry_run, explained=explained))
+        user = arguments.scope == "user"
+        console.say(*_told(found, user=user, dry_run=arguments.dry_run, explained=explained))
     return 0
 
 
@@ -137,7 +138,7 @@ def _make_sure(console: Console, yes: bool) -> None:
         raise RefusedError("nothing was written", code="declined")
 
 
-def _told(plan: ConfigPlan, *, dry_run: bool, explained: bool) -> Iterator[str]:
+def _told(plan: ConfigPlan, *, user: bool, dry_run: bool, explained: bool) -> Iterator[str]:
     client = plan.client
     if not plan.changes:
         yield (
@@ -152,7 +153,8 @@ def _told(plan: ConfigPlan, *, dry_run: bool, explained: bool) -> Iterator[str]:
         yield from _kept(plan)
     else:
         yield f"Configured {client.title} in {listed(map(_written, plan.changes))}."
-        yield f"`holdfast integrate {client.name} --remove` removes it again."
+        scope = " --user" if user else ""
+        yield f"`holdfast integrate {client.name}{scope} --remove` removes it again."
         if explained:
             yield _WITHOUT_RUN.format(client.program)
             yield client.note

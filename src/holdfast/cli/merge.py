@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import RefusedError
 from holdfast.cli.command import Command, text
-from holdfast.cli.overlaps import DECIDE, add_decision_options, decisions_in, overlap_lines, rungs_of
+from holdfast.cli.overlaps import add_decision_options, decisions_in, how_to_decide, overlap_lines, rungs_of
 from holdfast.cli.phrases import changed, files, left_alone, only_there, reasons, short, uncaptured
 from holdfast.cli.terminal import show_path
 from holdfast.model.message_text import plural
@@ -100,12 +100,13 @@ def _ended(found: ForkMerge) -> int:
             code="needs_reapply",
         )
     if found.waiting:
+        ways = how_to_decide((display(one.path), one.why) for one in found.plan.overlapping)
         waiting = [one for one in found.prepared.records if one.outcome == "pending"]
         raise RefusedError(
             f"{plural(len(found.plan.overlapping), 'file')} could not be applied anew; nothing was changed",
             hint="an agent was asked; run the same command again when it has answered"
             if waiting
-            else f"decide each with {DECIDE}, and run the same command again",
+            else f"{ways}, and run the same command again",
             code="needs_reapply",
         )
     if found.restored is not None and found.restored.skipped:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import UsageError
 from holdfast.cli.phrases import foreseen
-from holdfast.model.message_text import visible
+from holdfast.model.message_text import listed, visible
 
 if TYPE_CHECKING:
     import argparse
@@ -23,6 +23,24 @@ DECIDE = "--resolve PATH=FILE, --keep PATH or --take PATH"
 
 _MOST = 16 << 20
 """Bytes of a resolution: what merge.max_bytes can be. A device may have no end."""
+
+
+def how_to_decide(overlaps: Iterable[tuple[str, str]]) -> str:
+    """The decisions that can settle these files, given as path and ``why``. A file that a directory shall replace can
+    only go, or be renamed.
+    """
+    whys = dict(overlaps)
+    blocked = [path for path, why in whys.items() if why == "in_the_way"]
+    free = whys.keys() - blocked
+    places = {path for path in free if any(each.startswith(f"{path}/") for each in blocked)}
+    ways: list[str] = []
+    if free - places:
+        ways.append(f"decide each with {DECIDE}")
+    if places:
+        ways.append(f"give way to the directory with {listed(f'--take {visible(path)}' for path in sorted(places))}")
+    if not all(any(each.startswith(f"{path}/") for path in places) for each in blocked):
+        ways.append("rename the file or the directory where both have one name")
+    return "; ".join(ways)
 
 
 def add_decision_options(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
-from holdfast.cli.overlaps import DECIDE, add_decision_options, decisions, difference_lines
+from holdfast.cli.overlaps import add_decision_options, decisions, difference_lines, how_to_decide
 from holdfast.cli.phrases import foreseen, short, uncaptured
 from holdfast.cli.terminal import is_terminal
 from holdfast.model.message_text import plural, visible
@@ -231,12 +231,13 @@ def _plan(answer: PromotionAnswer, files: Sequence[dict[str, Any]] = ()) -> list
                 one.production_diff or "", one.fork_diff or "", here="in production", there="in the fork"
             )
             lines += [f"    {line}" for line in differences]
+        ways = how_to_decide((one.path, one.why) for one in answer.overlapping_files)
         lines.append(
             "The promotion itself would apply all of that anew, without a question."
             if all(one.foreseen and one.foreseen["applies"] for one in answer.overlapping_files)
             else "An agent has been asked; promote again when it has answered."
             if any(file["outcome"] == "pending" for file in files)
-            else f"Decide each with {DECIDE}, and promote again."
+            else f"{ways[:1].upper()}{ways[1:]}, and promote again."
         )
     return lines
 

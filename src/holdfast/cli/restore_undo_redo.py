@@ -281,7 +281,8 @@ def _go(console: Console, work: Work, verb: str, *, asks: bool, patch: bool) -> 
             settle_unfinished(console, workspace)
         if not patch:
             return _carry_out(console, workspace, work, verb)
-        planned = workspace.planned_diff(work(workspace, None))
+        result = work(workspace, None)
+        planned = workspace.planned_diff(result)
         show_patch(console, workspace.planned_patch(planned))
         if planned.unknown:
             most = len(planned.unknown) if console.verbose else MOST_NAMED
@@ -289,6 +290,7 @@ def _go(console: Console, work: Work, verb: str, *, asks: bool, patch: bool) -> 
             console.warn(
                 f"no checkpoint holds what would be changed in {plural(len(planned.unknown), 'more path')}: {named}"
             )
+        _refuse_left_alone(result, verb)
         return 0
 
 
@@ -317,6 +319,11 @@ def _report(console: Console, result: RestoreResult, verb: str) -> int:
         console.give(answers.RestoredByCommand, result, stopped=process_details(result.stopped))
     else:
         console.say(*result_lines(console, result, verb))
+    _refuse_left_alone(result, verb)
+    return 0
+
+
+def _refuse_left_alone(result: RestoreResult, verb: str) -> None:
     if result.skipped:
         from holdfast.model.message_text import step_options
 
@@ -324,7 +331,6 @@ def _report(console: Console, result: RestoreResult, verb: str) -> int:
         raise left_alone(
             result.skipped, f"once they can be changed, `{again}` does the rest" if result.refused else None
         )
-    return 0
 
 
 def result_lines(console: Console, result: RestoreResult, verb: str) -> Iterator[str]:
@@ -339,6 +345,9 @@ def result_lines(console: Console, result: RestoreResult, verb: str) -> Iterator
         yield from (f"{group}would be {together}" for group in groups)
         yield from (f"  would write   {show_path(path)}" for path in result.written)
         yield from (f"  would delete  {show_path(path)}" for path in result.deleted)
+        if result.skipped:
+            yield "Would leave alone:"
+            yield from reasons(result.skipped)
         return
     if result.stopped:
         from holdfast.model.message_text import named_processes
@@ -449,7 +458,7 @@ COMMANDS = {
             ),
             (
                 "--dry-run ends with the exit code of the real command, as far as it is known before. Damage in "
-                "the undo log, leases on files, and obstacles behind earlier changes show only in the real one. "
+                "the undo log, leases, and obstacles behind earlier changes or past --force show only in the real one. "
                 "An interrupted undo or redo is announced, not finished."
             ),
         ),

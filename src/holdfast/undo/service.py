@@ -284,8 +284,11 @@ class UndoService(Protocol):
         """Reverse finished steps, all or none."""
         ...
 
-    def foresee(self, steps: Sequence[StepId], *, forward: bool = False) -> None:
-        """Raise what `undo` (``forward``: `redo`) would refuse as things are now; nothing is changed."""
+    def foresee(self, steps: Sequence[StepId], *, forward: bool = False, force: bool = False) -> Sequence[ConflictInfo]:
+        """Raise what `undo` (``forward``: `redo`) would refuse as things are now (not with ``force``). Returns the
+        paths that it would leave alone as another process has replaced or removed what the steps left. Nothing is
+        changed.
+        """
         ...
 
     def redo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:

@@ -99,7 +99,7 @@ class UpkeepCondition(NamedTuple):
     """How the upkeep of one export goes."""
 
     state: State
-    """``elsewhere``: another process does it, or it is not known here yet."""
+    """``elsewhere``: another process does it."""
     backend: str
     """How its changes are noticed; empty while they are not."""
     problem: str | None
@@ -158,6 +158,8 @@ class Maintenance:
         self._stopping = threading.Event()
         self._look_now = threading.Event()
         self._ours: set[str] = set()
+        self._others: set[str] | None = None
+        """The tenants that other processes see to; None before `start`, which need never come."""
         self._pool = ThreadPoolExecutor(setup.workers, thread_name_prefix="holdfast-care")
         self._wake_read, self._wake_write = socket.socketpair()
         for end in (self._wake_read, self._wake_write):
@@ -177,6 +179,7 @@ class Maintenance:
 
     def start(self) -> None:
         """Begin."""
+        self._others = set()
         for thread in self._threads:
             thread.start()
 
@@ -222,8 +225,9 @@ class Maintenance:
         """How the upkeep of one export goes."""
         with self._lock:
             charge = self._charges.get((tenant, export))
-            if charge is None:
-                return UpkeepCondition("elsewhere", "", None)
+            if charge is None:  # a new export is not in the list before the next look
+                is_others = self._others is None or tenant in self._others
+                return UpkeepCondition("elsewhere" if is_others else "beginning", "", None)
             if charge.care is not None:
                 return UpkeepCondition("watching", charge.care.backend, charge.care.service.failure)
             return UpkeepCondition("broken" if charge.problem else "beginning", "", charge.problem)
@@ -408,6 +412,7 @@ class Maintenance:
             if not rows and tenant in leases:
                 leases.pop(tenant).release()
         self._ours = set(leases)
+        self._others = serving - self._ours
 
     def _hold(self, leases: dict[str, Lease], tenant: str, new: Lease) -> None:
         """Get the lease, or keep it."""

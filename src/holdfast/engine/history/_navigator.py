@@ -17,6 +17,7 @@ from holdfast.engine.history._step_reversal import (
     reversible_steps,
     undo_effect,
     with_files_before,
+    without_left_alone,
 )
 from holdfast.engine.history._undo_guards import (
     RunningSteps,
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
     from holdfast.store.catalog_records import Cursor
-    from holdfast.undo.service import StepInfo, UndoService
+    from holdfast.undo.service import ConflictInfo, StepInfo, UndoService
 
 _LOG = Log(__name__)
 
@@ -318,6 +319,7 @@ class HistoryNavigator:
         steps: list[int] = []
         went_back = 0
         groups: list[Sequence[int]] = []
+        alone: Sequence[ConflictInfo] = ()
         changes = at_present.changes()
         if changes and not only_unignored_files(context, cursor) and not only_ignored_files(context, changes):
             now = HistoryEvent(0, context.clock.now(), "checkpoint", CheckpointId(""), cursor.position)
@@ -329,10 +331,11 @@ class HistoryNavigator:
                 target, went_back = context.catalog.checkpoint(now.checkpoint), len(effects)
                 continue
             assert self._service is not None
-            if target is None and not self._force:
-                check_reversal(self._context, self._service, [*steps, *ids])
+            if target is None:
+                alone = check_reversal(self._context, self._service, [*steps, *ids], force=self._force)
             effect = undo_effect(self._service, ids)
-            effects.append(with_files_before(context, self._service, effect, ids, [*steps, *ids]))
+            effect = with_files_before(context, self._service, effect, ids, [*steps, *ids])
+            effects.append(without_left_alone(self._service, effect, ids, alone))
             steps += ids
             if not self._force:
                 self._service.check_connected(steps)
@@ -347,7 +350,7 @@ class HistoryNavigator:
                 seen = seen._replace(foreseen=reached | {**seen.foreseen})
             effects.insert(went_back, seen)
         reached = now.checkpoint or cursor.head or CheckpointId("") if target is None else target.id
-        return dry_run_result(self._context, reached, effects, steps)._replace(together=groups)
+        return dry_run_result(self._context, reached, effects, steps, alone)._replace(together=groups)
 
     def preview_forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
         """The result that `forward` would have. Changes nothing.
@@ -357,18 +360,19 @@ class HistoryNavigator:
         effects: list[Effect] = []
         steps: list[int] = []
         groups: list[Sequence[int]] = []
+        alone: Sequence[ConflictInfo] = ()
         by_checkpoints = False
         now = self.current_state()
         for state in states:
             if now.steps and now.ahead == state.seq and self._service is not None and self._can_redo(now.steps):
                 chosen = reversible_steps(self._service, now.steps, backward=False)
-                if not by_checkpoints and not steps and not self._force:
-                    check_reversal(self._context, self._service, [step.id for step in chosen], forward=True)
                 ids = [step.id for step in chosen]
+                if not by_checkpoints and not steps:
+                    alone = check_reversal(self._context, self._service, ids, forward=True, force=self._force)
                 effect, reached = redo_effect(self._service, ids), kept_checkpoint(self._context, state)
                 if reached is not None:
                     effect = effect._replace(foreseen=files_at(self._context, self._service, reached, effect, ids))
-                effects.append(effect)
+                effects.append(without_left_alone(self._service, effect, ids, alone))
                 steps += ids
                 groups += self._depending(now.steps)
                 if not self._force:
@@ -381,7 +385,8 @@ class HistoryNavigator:
         if by_checkpoints:
             # The last checkpoint decides the contents of captured files.
             effects.append(self._previewed(self._context.catalog.checkpoint(states[-1].checkpoint)))
-        return dry_run_result(self._context, states[-1].checkpoint, effects, steps)._replace(together=groups)
+        result = dry_run_result(self._context, states[-1].checkpoint, effects, steps, alone)
+        return result._replace(together=groups)
 
     def _previewed(self, target: Checkpoint) -> Effect:
         """The effect of a move to a checkpoint."""

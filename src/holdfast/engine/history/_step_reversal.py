@@ -31,6 +31,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import CheckpointId
 from holdfast.model.message_text import step_options
+from holdfast.model.paths import under
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint, HistoryEvent
     from holdfast.model.content import Progress
     from holdfast.model.entries import Entry
-    from holdfast.undo.service import PathChange, StepInfo, UndoService
+    from holdfast.undo.service import ConflictInfo, PathChange, StepInfo, UndoService
 
 
 # The net effect of consecutive changes: the written and the deleted paths.
@@ -277,26 +278,54 @@ def preview_steps(
     short and will be finished.
 
     Raises as `reversible_steps`, and `RefusedError` if other steps depend on them, or others have changed the same
-    paths since (not with ``force``).
+    paths since (not with ``force``). ``skipped`` are the paths at which others have replaced what the steps left.
     """
+    alone: Sequence[ConflictInfo] = ()
     if begun:
         chosen = sorted(find_steps(service, steps), key=lambda step: list(steps).index(step.id))
     else:
         chosen = reversible_steps(service, steps, backward=backward)
-        if not force:
-            check_reversal(context, service, [step.id for step in chosen], forward=not backward)
+        alone = check_reversal(context, service, [step.id for step in chosen], forward=not backward, force=force)
     ids = [step.id for step in chosen]
     seen = net_effect([service.changes(step) for step in ids], backward=backward)
     if backward:
         seen = with_files_before(context, service, seen, ids, ids)
     head = context.catalog.cursor(context.workspace.id).head
-    return dry_run_result(context, head or CheckpointId(""), [seen], ids)
+    seen = without_left_alone(service, seen, ids, alone)
+    return dry_run_result(context, head or CheckpointId(""), [seen], ids, alone)
+
+
+def without_left_alone(
+    service: UndoService, effect: Effect, steps: Iterable[int], alone: Sequence[ConflictInfo]
+) -> Effect:
+    """The effect of undoing or redoing steps, without the paths that stay as others have left them."""
+    if not alone:
+        return effect
+    stay = {one.path for one in alone}
+    # A moved file stays where it is if another process has taken one of its two places.
+    moves = [(one.path, one.source) for step in steps for one in service.changes(step) if one.source is not None]
+    stay.update(path for ends in moves if not stay.isdisjoint(ends) for path in ends)
+    return effect._replace(
+        written=[path for path in effect.written if path not in stay],
+        deleted=[path for path in effect.deleted if path not in stay],
+        foreseen={
+            path: entry
+            for path, entry in effect.foreseen.items()
+            if path not in stay and not (path.endswith(b"/") and any(under(one, path[:-1]) for one in stay))
+        },
+    )
 
 
 def dry_run_result(
-    context: Context, reached: CheckpointId, effects: Sequence[Effect], steps: Sequence[int]
+    context: Context,
+    reached: CheckpointId,
+    effects: Sequence[Effect],
+    steps: Sequence[int],
+    alone: Sequence[ConflictInfo] = (),
 ) -> RestoreResult:
-    """The result of a dry run: the steps lead to ``reached``, with the effects in sequence."""
+    """The result of a dry run: the steps lead to ``reached``, with the effects in sequence, which lack the paths that
+    are left ``alone``.
+    """
     written, gone, letters, foreseen = combine_effects(effects)
     # A path that one effect writes and a later one deletes does not exist now.
     brought = {path for effect in effects for path in effect.written}
@@ -306,7 +335,7 @@ def dry_run_result(
         rescue=None,
         written=written,
         deleted=deleted,
-        skipped=[],
+        skipped=[NotCaptured(one.path, one.account) for one in alone],
         dry_run=True,
         undo_command=None,
         steps=steps,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.model.ids import Hash
     from holdfast.store.catalog_records import Cursor
     from holdfast.store.manifests.manifest import PageSource
-    from holdfast.undo.service import StepInfo, UndoService, UnfinishedStep
+    from holdfast.undo.service import ConflictInfo, StepInfo, UndoService, UnfinishedStep
 
 _LOG = Log(__name__)
 
@@ -52,15 +52,18 @@ def reverse_past_edits(
         warn_of_overwriting(error, f"was overwritten, as undo.outside is warn; {kept}")
 
 
-def check_reversal(context: Context, service: UndoService, steps: Sequence[int], *, forward: bool = False) -> None:
+def check_reversal(
+    context: Context, service: UndoService, steps: Sequence[int], *, forward: bool = False, force: bool = False
+) -> Sequence[ConflictInfo]:
     """`UndoService.foresee`, by the policy."""
     try:
-        service.foresee(steps, forward=forward)
+        return service.foresee(steps, forward=forward, force=force)
     except RefusedError as error:
         from holdfast.engine.history.outside_policy import warn_of_overwriting, where_kept
 
         kept = where_kept(context, service, steps, error, forward=forward)
         warn_of_overwriting(error, f"would be overwritten, as undo.outside is warn; {kept}")
+        return service.foresee(steps, forward=forward, force=True)
 
 
 class RunningSteps:

@@ -318,22 +318,26 @@ def _try_to_create(
     if not hidden:
         context.tree.settle(checkpoint.root)
     if parent is None:
-        _warn_of_secrets(scan)
+        _warn_of_secrets(context, scan)
     return checkpoint, True, scan
 
 
-def _warn_of_secrets(scan: ScanResult) -> None:
+def _warn_of_secrets(context: Context, scan: ScanResult) -> None:
     """At a first checkpoint: warn that settings files with secrets are being saved."""
     found = sorted(path for path, entry in scan.changes.items() if entry is not None and is_environment(path))
     if found:
+        import shlex
+
         from holdfast.model.message_text import plural
 
         more = f" and {plural(len(found) - 1, 'more file')} like it" if len(found) > 1 else ""
         _LOG.warning(
-            "the first checkpoint saved %s%s, which may hold secrets. To leave such files out, add the line `.env*` to "
-            ".checkpointignore; to have the store encrypted, set `store.encryption_key`",
+            "the first checkpoint saved %s%s, which may hold secrets. To leave such files out, run `holdfast init %s "
+            "--write-ignore` and add `.env*` to .checkpointignore; `store.encryption_key` encrypts the store",
             display(found[0]),
             more,
+            # The command may run anywhere, and a new .checkpointignore of one line would end the default exclusions.
+            shlex.quote(display(context.workspace.path)),
         )
 
 

@@ -78,7 +78,7 @@ def where_kept(
     if not alone:
         return f"the checkpoint before holds it, and `holdfast {back}` brings it back"
     shown = ", ".join(map(display, alone[:_SHOWN])) + (", …" if len(alone) > _SHOWN else "")
-    only = f"no checkpoint holds {shown}: `holdfast {back}` brings that backwhile the undo log holds the step"
+    only = f"no checkpoint holds {shown}: `holdfast {back}` brings that back while the undo log holds the step"
     return f"the checkpoint before holds the rest, and {only}" if held else only
 
 

@@ -164,6 +164,9 @@ def prepare(
         if settled:
             bases = [plan.base, *plan.also_bases]
             plan = stacked_plan.plan(context, fork, production, since=bases, settled=settled)
+            # A file that is taken away makes room for the other side's directory, whose files overlap no more.
+            overlaps = {one.path for one in plan.stacked.overlaps}
+            records = [one for one in records if one.path in overlaps]
     if policy.dry_run:
         return PreparedMerge(plan, records, None, foreseen=_foreseen(context, plan, rungs))
     if plan.overlapping:

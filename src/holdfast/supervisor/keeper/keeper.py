@@ -300,8 +300,8 @@ class Keeper:
                 steps, force = arguments
                 return self._change(client, lambda: getattr(self._service, method)(steps, force=force))
             case "foresee":
-                steps, forward = arguments
-                return self._ask(client, lambda: self._foresee(steps, forward=forward))
+                steps, forward, force = arguments
+                return self._ask(client, lambda: self._foresee(steps, forward=forward, force=force))
             case "answer":
                 ticket, allow = arguments
                 return self._change(client, lambda: self._service.answer(ticket, allow=allow), self._runs.retry)
@@ -414,9 +414,9 @@ class Keeper:
         self._outsiders.settle()
         return getattr(self._service, method)()
 
-    def _foresee(self, steps: Sequence[int], *, forward: bool) -> None:
+    def _foresee(self, steps: Sequence[int], *, forward: bool, force: bool) -> object:
         self._outsiders.settle()  # as before every change of the tree
-        self._service.foresee(steps, forward=forward)
+        return self._service.foresee(steps, forward=forward, force=force)
 
     def _change(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
         """`_ask` for what changes the tree."""

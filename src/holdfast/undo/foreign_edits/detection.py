@@ -63,7 +63,7 @@ def foreign_entries(
     warned = {path for barrier in log.barriers.records if not barrier.blocks for path in barrier.paths}
     if b"" in warned:
         return
-    brought = set(_new_directories(records))
+    brought = set(new_directories(records))
     for path, object_ in places.items():
         if object_ not in brought:
             continue
@@ -73,8 +73,8 @@ def foreign_entries(
                 yield inner
 
 
-def _new_directories(records: Sequence[Mutation]) -> Iterator[Identity]:
-    """The directories that were not there before."""
+def new_directories(records: Sequence[Mutation]) -> Iterator[Identity]:
+    """The directories that the records have made or brought back."""
     makes = {record.seq for record in records if isinstance(record, Make) and record.type == "d"}
     for record in records:
         if (isinstance(record, Made) and record.make in makes) or (isinstance(record, PutBack) and record.type == "d"):

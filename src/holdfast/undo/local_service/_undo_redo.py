@@ -20,6 +20,7 @@ from holdfast.undo.foreign_edits.other_links import KEPT, find_in_log, find_surv
 from holdfast.undo.journal.records import OURSELVES, Content, Made, Meta
 from holdfast.undo.journal.step_footprint import first_contacts, footprint_of, objects_by_path
 from holdfast.undo.local_service._content_match import adopt_matching, still_brought
+from holdfast.undo.local_service._replaced_objects import find_replaced
 from holdfast.undo.local_service._step_dependencies import refuse_overlaps
 from holdfast.undo.local_service._write_obstacles import refuse_obstacles
 from holdfast.undo.recovery.interrupted_reversals import finish_failed
@@ -79,15 +80,20 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: State, *, force: bool)
         return reverse(log, sealed, forward=state == "undone")
 
 
-def foresee(log: UndoLog, steps: Iterable[StepId], *, forward: bool) -> None:
-    """Raise what `undo` (``forward``: `redo`) would refuse of these steps as things are now. Changes nothing.
+def foresee(log: UndoLog, steps: Iterable[StepId], *, forward: bool, force: bool = False) -> list[tuple[bytes, str]]:
+    """Raise what `undo` (``forward``: `redo`) would refuse of these steps as things are now (nothing with ``force``).
+    Returns the paths that it would leave alone as another process has replaced or removed what is there, with the
+    reasons. Changes nothing.
 
-    Except problems found only by doing it: damage, and files on which a process has a lease.
+    Except problems found only by doing it: damage, files on which a process has a lease, and obstacles past ``force``.
     """
     with log.recorder.gate:
         settle_late_writes(log)
         log.directories.close()
-        _refuse(log, _recognised(log, _read(log, steps, "undone" if forward else "done"), keep=False))
+        sealed = _recognised(log, _read(log, steps, "undone" if forward else "done"), keep=False)
+        if not force:
+            _refuse(log, sealed)
+        return sorted(find_replaced(log, sealed).items())
 
 
 def _read(log: UndoLog, steps: Iterable[StepId], state: State) -> list[SealedStep]:

@@ -38,7 +38,7 @@ from holdfast.undo.reports.step_views import (
     undo_report,
 )
 from holdfast.undo.safeguards.tickets import Safeguards
-from holdfast.undo.service import ABANDONED, RunEnding
+from holdfast.undo.service import ABANDONED, ConflictInfo, RunEnding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from holdfast.undo.safeguards.open_step import OpenStep
     from holdfast.undo.service import (
         BarrierInfo,
-        ConflictInfo,
         LogLimits,
         PathChange,
         ProcessInfo,
@@ -344,10 +343,11 @@ class LocalUndoService:
         """See `UndoService.undo`."""
         return self._reverse(undo, steps, force=force)
 
-    def foresee(self, steps: Sequence[StepId], *, forward: bool = False) -> None:
+    def foresee(self, steps: Sequence[StepId], *, forward: bool = False, force: bool = False) -> Sequence[ConflictInfo]:
         """See `UndoService.foresee`."""
         with self._at_rest():
-            foresee(self._undo_log, steps, forward=forward)
+            found = foresee(self._undo_log, steps, forward=forward, force=force)
+        return [ConflictInfo(path=path, reason=reason, kept=None) for path, reason in found]
 
     def redo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """See `UndoService.redo`."""

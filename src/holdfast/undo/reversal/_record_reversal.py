@@ -48,6 +48,7 @@ from holdfast.undo.reversal.reversal_context import (
     FOREIGN_EDIT,
     LOST,
     NOT_DESCRIBED,
+    NOT_THERE,
     OBJECT,
     UNPROTECTED,
     NotDescribedError,
@@ -470,7 +471,7 @@ def _open_object(place: Place, object_: Identity) -> tuple[int, str]:
     try:
         fd = os.open(place.name, OBJECT, dir_fd=place.dir_fd)
     except FileNotFoundError:
-        return -1, "it is not there any more"
+        return -1, NOT_THERE
     if identity(fd, b"") != object_:
         os.close(fd)
         return -1, ELSE

@@ -32,6 +32,8 @@ OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 ELSE: Final = "something else is there now"
+NOT_THERE: Final = "it is not there any more"
+NO_DIRECTORY: Final = "its directory is not there any more"
 FOREIGN_EDIT: Final = "another process has changed it since"
 UNPROTECTED: Final = "it was not kept, as the step was not protected any more"
 DETACHED: Final = "its other names were not found: it is an object of its own now"
@@ -172,7 +174,7 @@ class ReversalContext:
 def conflict_reason(error: OSError) -> str | None:
     """How the tree differs from what the step left, if ``error`` says that; None if the system failed."""
     if error.errno in _GONE:
-        return "its directory is not there any more"
+        return NO_DIRECTORY
     return ELSE if error.errno in (errno.EEXIST, errno.ENOTEMPTY) else None
 
 

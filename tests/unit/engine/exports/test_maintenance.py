@@ -309,6 +309,15 @@ def test_several_tenants_are_seen_to_by_one_process_at_a_time(world: World, begi
     wait_until(lambda: second.counts()["watching"] == 3, "all of them elsewhere")
 
 
+def test_a_new_export_is_at_its_beginning_until_the_list_is_read(
+    world: World, begin: Callable[..., Maintenance]
+) -> None:
+    caretaker = begin()
+    world.make("shop")
+    assert caretaker.condition("local", "shop").state in ("beginning", "watching")
+    wait_until(lambda: caretaker.condition("local", "shop").state == "watching", "it")
+
+
 def test_it_thins_out_and_collects(world: World, begin: Callable[..., Maintenance]) -> None:
     world.flags.update({"retention.keep_all": 0, "retention.per_ten_minutes": "1d", "gc.grace": 0})
     path = world.make("shop")

@@ -184,3 +184,85 @@ def test_what_was_put_back_is_no_barrier_in_a_dry_run_either(bench):
     assert bench.workspace.undo(step=step, dry_run=True).deleted == [b"g"]
     assert kept(bench) == log
     assert bench.workspace.undo(step=step).deleted == [b"g"]
+
+
+def replace(path, content="by hand"):
+    """As editors and `sed -i` do."""
+    beside = path.with_name("beside")
+    beside.write_text(content)
+    beside.replace(path)
+
+
+def edit(path):
+    path.write_text("by hand, longer than before")
+
+
+OTHERS = {
+    "replaced": lambda tree: replace(tree / "f"),
+    "edited": lambda tree: edit(tree / "f"),
+    "edited and put back": lambda tree: (replace(tree / "f"), replace(tree / "f", "step")),
+    "removed": lambda tree: (tree / "f").unlink(),
+    "a directory instead": lambda tree: ((tree / "f").unlink(), (tree / "f").mkdir()),
+    "new file replaced": lambda tree: replace(tree / "new"),
+    "new file edited": lambda tree: edit(tree / "new"),
+    "new file removed": lambda tree: (tree / "new").unlink(),
+    "file in a new directory": lambda tree: edit(tree / "made/in/more"),
+    "replaced in a new directory": lambda tree: replace(tree / "made/in/one"),
+    "the removed made again": lambda tree: edit(tree / "cache/gone"),
+    "the removed directory made again": lambda tree: ((tree / "left").mkdir(), edit(tree / "left/other")),
+    "the target of a move replaced": lambda tree: replace(tree / "moved"),
+    "the source of a move made again": lambda tree: edit(tree / "cache/old"),
+    "the replaced replaced": lambda tree: replace(tree / "saved"),
+    "the replaced removed": lambda tree: (tree / "saved").unlink(),
+    "a directory removed": lambda tree: ((tree / "cache/deep/new").unlink(), (tree / "cache/deep").rmdir()),
+    "described replaced": lambda tree: replace(tree / "mode"),
+    "described removed": lambda tree: (tree / "mode").unlink(),
+}
+
+
+@pytest.mark.parametrize("others", OTHERS)
+def test_it_names_what_the_forced_command_leaves_alone(bench, others):
+    tree = bench.tree
+    for name in ("cache/gone", "saved", "left/one", "cache/deep/old", "mode"):
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_text("before")
+    bench.workspace.checkpoint()
+
+    def work(actor):
+        actor.write(b"f", b"step")
+        actor.write(b"new", b"step")
+        actor.mkdir(b"made")
+        actor.mkdir(b"made/in")
+        actor.write(b"made/in/one", b"step")
+        actor.unlink(b"cache/gone")
+        actor.unlink(b"left/one")
+        actor.rmdir(b"left")
+        actor.rename(b"cache/old", b"moved")
+        actor.write(b"temporary", b"step")
+        actor.rename(b"temporary", b"saved")
+        actor.unlink(b"cache/deep/old")
+        actor.write(b"cache/deep/new", b"step")
+        actor.chmod(b"mode", 0o600)
+
+    step = bench.step(work)
+    OTHERS[others](tree)
+    before = bench.look()
+    foreseen = bench.workspace.undo(step=step, force=True, dry_run=True)
+    patch = b"".join(bench.workspace.planned_patch(bench.workspace.planned_diff(foreseen)))
+    assert bench.look() == before
+    done = bench.workspace.undo(step=step, force=True)
+    assert {one.path for one in foreseen.skipped} == {one.path for one in done.skipped}
+    assert not [one.path for one in done.skipped if b"diff --git a/%b " % one.path in patch]
+    if done.skipped:
+        assert (foreseen.written, foreseen.deleted) == (done.written, done.deleted)
+
+
+def test_so_does_the_preview_of_the_newest_change(bench):
+    bench.step(lambda actor: (actor.write(b"cache/a", b"1"), actor.write(b"cache/old", b"1")))
+    replace(bench.tree / "cache/old")  # it is ignored: no change that checkpoints know
+    for act in (bench.workspace.undo, bench.workspace.redo):
+        foreseen = act(force=True, dry_run=True)
+        done = act(force=True)
+        assert (foreseen.written, foreseen.deleted) == (done.written, done.deleted)
+        assert [one.path for one in foreseen.skipped] == [one.path for one in done.skipped]
+    assert (bench.tree / "cache/old").read_text() == "by hand"

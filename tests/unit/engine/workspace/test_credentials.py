@@ -151,7 +151,7 @@ def test_the_first_checkpoint_says_that_settings_are_saved(tree: Path, caplog: p
         (said,) = [record.getMessage() for record in caplog.records]
         happened, help_ = said.split(". ")
         assert happened == "the first checkpoint saved .env and 1 more file like it, which may hold secrets"
-        assert "`.env*` to .checkpointignore" in help_
+        assert f"run `holdfast init {tree} --write-ignore` and add `.env*` to .checkpointignore" in help_
         assert "`store.encryption_key`" in help_
         caplog.clear()
         put(tree, ".env", "KEY=3")

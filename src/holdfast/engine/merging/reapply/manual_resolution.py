@@ -31,6 +31,11 @@ def check(one: Overlap, resolution: Resolution, shown: str | None, max_bytes: in
             hint="run it without resolutions to see the new state",
             code="stale",
         )
+    if one.why == "in_the_way":
+        raise UsageError(
+            f"{name} is a file on one side and a directory on the other",
+            hint="rename one of them, there or here, and merge again",
+        )
     if resolution.prefer is None and resolution.content is not None:
         if len(resolution.content) > max_bytes:
             raise UsageError(f"the resolution of {name} has more bytes than merge.max_bytes, {max_bytes}")
@@ -39,11 +44,6 @@ def check(one: Overlap, resolution: Resolution, shown: str | None, max_bytes: in
                 f"{name} cannot get new content: the sides differ in {one.why}",
                 hint="--keep PATH takes the version here, --take PATH the fork's",
             )
-    if one.why == "in_the_way":
-        raise UsageError(
-            f"{name} is a file on one side and a directory on the other",
-            hint="rename one of them, there or here, and merge again",
-        )
 
 
 def shown_version(path: bytes, version: str | None) -> str:
