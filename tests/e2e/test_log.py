@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -87,7 +88,8 @@ def test_its_rows_are_counted_filtered_and_given_to_programs(lived: Cli) -> None
     assert lived("log", "--", "just-made").out == "No row matches.\n"
     for words in (["log"], ["log", "--json"], ["log", "--author", "claude"]):
         refused = lived(*words, "--", "nowhere", code=3)
-        assert (refused.out, "no row of the log has to do with nowhere" in refused.err) == ("", True)
+        known = "no row of the log has to do with nowhere, and no checkpoint of this workspace holds it"
+        assert (refused.out, known in refused.err) == ("", True)
     log = lived.json("log")
     names = [row["name"] for row in log["rows"]]
     assert len(names) == len(set(names)) == len(rows(lived))
@@ -97,6 +99,38 @@ def test_its_rows_are_counted_filtered_and_given_to_programs(lived: Cli) -> None
     assert [one["label"] for one in found["checkpoints"]] == ["one"]
     assert [one["operation"] for one in found["events"]] == ["checkpoint"]
     assert lived.json("log", "--all")["rows"] == []
+
+
+def test_a_path_that_checkpoints_hold_is_never_said_to_be_unknown(cli: Cli) -> None:
+    for number in range(4):
+        cli.write("a", str(number))
+        if number == 1:
+            cli.write("token.key", "secret")
+        if number == 3:
+            (cli.root / "token.key").unlink()
+        cli("checkpoint", "-m", f"state {number}")
+    cli("forget", "state 1")
+    assert rows(cli, "--", "a") == ["manual ~1 -1 state 3", "manual +1 ~1 state 2", "manual +1 state 0"]
+    assert rows(cli, "--", "token.key") == ["manual ~1 -1 state 3", "manual +1 ~1 state 2"]
+    assert len(cli("log", "--json", "--", "token.key").json["rows"]) == 2
+    cli("forget", "state 2")
+    assert "no checkpoint of this workspace holds it" in cli("log", "--", "token.key", code=3).err
+
+
+def test_without_a_row_the_checkpoints_that_hold_a_path_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.write("token.key", "secret")
+    cli("checkpoint")
+    cli("fork", "@", str(cli.root.parent / "fork"))
+    monkeypatch.chdir(cli.root.parent / "fork")
+    (began,) = [row["checkpoint"] for row in cli.json("log")["rows"]]
+    Path("a").write_text("1")
+    made = cli.json("checkpoint")["id"]
+    cli("forget", began)  # the parent is now a checkpoint of the other workspace, which holds the file, too
+    for words in (["log"], ["log", "--json"], ["log", "--author", "ada"]):
+        refused = cli(*words, "--", "token.key", code=3)
+        assert refused.out == ""
+        assert "no row of the log shows a change of token.key" in refused.err
+        assert f"but 1 checkpoint of this workspace holds it: {made[:12]}" in refused.err
 
 
 @pytest.mark.parametrize(

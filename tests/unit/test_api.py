@@ -42,6 +42,7 @@ EXAMPLES = (
     ("timeline", 'page = w.timeline(path="src", kinds=["step", "command"], limit=20)'),
     ("position", "w.position().ahead"),
     ("relatives", "w.relatives([one.id])[one.id].forks"),
+    ("checkpoints_holding", '[c.label for c in w.checkpoints_holding(["src/main.py"])]'),
     ("history_revision", "w.history_revision()"),
     ("show", 'w.show("@").changes'),
     ("resolve", 'w.resolve("one")'),

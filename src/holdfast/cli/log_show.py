@@ -9,7 +9,7 @@ from itertools import chain, islice
 
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.command import Command, text, whole_number
-from holdfast.cli.phrases import changed, compact, counts_text, files, reasons, short
+from holdfast.cli.phrases import MOST_NAMED, changed, compact, counts_text, files, reasons, short
 from holdfast.cli.terminal import fit, show_path, terminal_width, time_ago, when
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import CheckpointId
@@ -119,7 +119,7 @@ def filtered_rows(
     console: Console, workspace: Workspace, arguments: argparse.Namespace, progress: Progress | None = None
 ) -> Iterator[TimelineItem]:
     """The rows that the options of `add_filters` and ``arguments.paths`` ask for. Raises `NotFoundError` for paths that
-    nothing is known of; ``progress`` as of `Workspace.log_rows`.
+    no row has to do with; ``progress`` as of `Workspace.log_rows`.
     """
 
     def rows(paths: list[bytes]) -> Iterator[TimelineItem]:
@@ -133,21 +133,33 @@ def filtered_rows(
             progress=progress,
         )
         first = next(found, None)
-        if first is None and not _is_known(workspace, paths):
-            raise NotFoundError(
-                f"no row of the log has to do with {', '.join(map(show_path, paths))}",
-                hint="paths are relative to the current directory; only --steps shows changes to ignored files",
-                code="no_such_path",
-            )
+        if first is None and paths:
+            _require_known(workspace, paths)
         return iter(()) if first is None else chain([first], found)
 
     return console.with_paths(workspace, arguments.paths, rows)
 
 
-def _is_known(workspace: Workspace, paths: list[bytes]) -> bool:
-    """Whether one of ``paths`` exists or was ever changed; True without paths."""
+def _require_known(workspace: Workspace, paths: list[bytes]) -> None:
+    """Raise `NotFoundError` unless a row has to do with one of ``paths``, or one exists and was never saved."""
+    holding = workspace.checkpoints_holding(paths)
+    newest = next(holding, None)
     is_there = any(os.path.lexists(os.path.join(workspace.path, path)) for path in paths)
-    return not paths or is_there or next(workspace.log_rows(paths=paths, steps=True), None) is not None
+    if (newest is None and is_there) or next(workspace.log_rows(paths=paths, steps=True), None) is not None:
+        return
+    named, it = ", ".join(map(show_path, paths)), "it" if len(paths) == 1 else "one of them"
+    if newest is None:
+        message = f"no row of the log has to do with {named}, and no checkpoint of this workspace holds {it}"
+        hint = "paths are relative to the current directory; only --steps shows changes to ignored files"
+    else:
+        ids = [short(one.id) for one in chain([newest], holding)]
+        more = f" and {len(ids) - MOST_NAMED:,} more" if len(ids) > MOST_NAMED else ""
+        message = (
+            f"no row of the log shows a change of {named}, but {plural(len(ids), 'checkpoint')} of this workspace "
+            f"{'holds' if len(ids) == 1 else 'hold'} {it}: {', '.join(ids[:MOST_NAMED])}{more}"
+        )
+        hint = "`holdfast restore ID -- PATH` brings it back; `holdfast forget ID` drops a checkpoint"
+    raise NotFoundError(message, hint=hint, code="no_such_path")
 
 
 def _microseconds(given: str | None) -> int | None:
@@ -451,23 +463,24 @@ COMMANDS = {
         ),
         notes=(
             (
-                "PATH selects rows that changed something at or below it, or a directory above it. The changes of "
-                "forgotten rows are unknown. A PATH that neither exists nor has rows is an error (exit 3)."
+                "PATH selects rows that changed it, anything below or a directory above. A forgotten checkpoint's "
+                "changes count as its children's; undos and restores from it may be missing. A PATH without rows is an "
+                "error (exit 3) that names checkpoints with it, unless it exists unsaved."
             ),
             "--graph and --all list checkpoints only. --all needs no workspace.",
             (
-                "A run is one row, at its end; without an end it says `not ended`, or `killed` if it no longer runs. "
+                "A run is one row, at its end; without one `not ended`, or `killed` if it no longer runs. "
                 "A session's command and its checkpoint are one row."
             ),
             (
-                "The pager's command line is split as by a shell, but no shell runs it; less gets LESS=FRX by default. "
+                "The pager's command line is split as by a shell, without one; less gets LESS=FRX by default. "
                 "Empty or `cat`: no pager."
             ),
         ),
         paths_after_dashes=True,
     ),
     "show": Command(
-        description="Show a checkpoint (who made it, why and when, the changed and the uncaptured files), or "
+        description="Show a checkpoint (who made it, why and when, changed and uncaptured files), or "
         "another row of the log.",
         configure=_configure_show,
         run=_show,

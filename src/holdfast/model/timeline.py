@@ -78,7 +78,9 @@ class TimelineItem(NamedTuple):
     made: Checkpoint | None = None
     """The checkpoint that was made with it, if one was and it is kept."""
     before: CheckpointId | None = None
-    """The state that the tree was in before it, where it is known."""
+    """The state that the tree was in before it, where it is known. If that is forgotten, the parent of ``made``, whose
+    changes now include those of the forgotten one.
+    """
     of: str = ""
     """Of an undo or a redo by checkpoints: the `name` of the row whose change it took back, or brought again."""
 
@@ -103,7 +105,9 @@ class TimelineFilter(NamedTuple):
     """Which items are wanted: those for which all of this holds. Empty and None hold for every one."""
 
     paths: tuple[bytes, ...] = ()
-    """Items that changed a path at or below one of these, or a directory above; forgotten checkpoints match none."""
+    """Items that changed a path at or below one of these, or a directory above. A forgotten checkpoint's changes
+    count as those of its children.
+    """
     author: str = ""
     kinds: tuple[TimelineKind, ...] = ()
     since: int | None = None

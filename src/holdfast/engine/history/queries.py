@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.command_results import Read
     from holdfast.model.entries import Change, Entry
-    from holdfast.model.ids import CheckpointId
+    from holdfast.model.ids import CheckpointId, Hash
     from holdfast.model.timeline import TimelineItem
     from holdfast.undo.service import StepInfo
 
@@ -26,7 +26,9 @@ class RowDetails(NamedTuple):
 
     item: TimelineItem
     changes: Sequence[Change]
-    """The differences between its state and the one before, if both are kept; for a run, since its beginning."""
+    """The differences between its state and the one before, if both are kept; for a run, since its beginning. Where
+    that is forgotten, the changes of the checkpoint that the row made.
+    """
     steps: Sequence[StepInfo]
     """Its steps, oldest first, as far as the undo log holds them."""
     began: int | None = None
@@ -87,6 +89,21 @@ def relatives(context: Context, checkpoints: Iterable[CheckpointId]) -> dict[Che
         ]
 
     return {name: Relatives(elsewhere(children[name]), elsewhere(taken_in[name])) for name in kept}
+
+
+def checkpoints_holding(context: Context, paths: Iterable[bytes]) -> Iterator[Checkpoint]:
+    """The kept checkpoints of the workspace that hold one of ``paths`` or something below it, newest first. Reads a few
+    pages of each state; equal states are read once.
+    """
+    from holdfast.store.manifests import manifest
+
+    pages, wanted = context.store.pages, list(paths)
+    holds: dict[Hash, bool] = {}
+    for one in context.catalog.checkpoints(context.workspace.id):
+        if one.root not in holds:
+            holds[one.root] = any(next(manifest.iterate(pages, one.root, path), None) is not None for path in wanted)
+        if holds[one.root]:
+            yield one
 
 
 class StateItem(NamedTuple):
@@ -190,13 +207,15 @@ def row_details(context: Context, item: TimelineItem) -> RowDetails:
     """All that is known of a row of the log."""
     from holdfast.store.manifests import manifest
 
-    before, began = item.before, None
+    before, after, began = item.before, item.checkpoint, None
+    kept = context.catalog.checkpoints_named(one for one in (before, after) if one is not None)
     if item.kind == "run":
         # The row is the event of its end; others may have made changes between its beginning and that.
         first = context.catalog.events(context.workspace.id, run=item.run)[-1]
-        before, began = first.checkpoint, first.at
-    after = item.checkpoint
-    kept = context.catalog.checkpoints_named(one for one in (before, after) if one is not None)
+        began = first.at
+        found = context.catalog.checkpoints_named([first.checkpoint])
+        if found or item.made is None:
+            before, kept = first.checkpoint, kept | found
     changes: Sequence[Change] = ()
     if after is not None and after in kept and (before is None or before in kept):
         changes = manifest.diff(context.store.pages, None if before is None else kept[before].root, kept[after].root)

@@ -418,6 +418,8 @@ class _Merger:
     def _of_event(self, event: HistoryEvent, before: HistoryEvent | None) -> _Entry:
         made, run = self._made_with(event), event.run
         earlier = None if before is None else before.checkpoint
+        if earlier is not None and made is not None and self._checkpoint(earlier) is None:
+            earlier = made.parent  # which has passed to it with the changes of those forgotten between the two
         said = made is not None and event.operation in _MAKING
         author, message, command = made.provenance if made is not None and said else ("", "", "")
         kind: TimelineKind = event.operation

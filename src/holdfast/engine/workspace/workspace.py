@@ -133,9 +133,9 @@ class WorkspaceQueries(WorkspaceFace):
         cursor: str | None = None,
         down_to: str | None = None,
     ) -> TimelinePage:
-        """Pages of `log_rows`, from the ``cursor`` of the page before. At most ``limit`` rows; ``down_to``: only down
-        to that cursor. Steps of runs are left out. The cost depends on the page, not on the length of the history; a
-        page may have fewer rows where few match the filters.
+        """Pages of `log_rows`. Each begins at the ``cursor`` of the page before. At most ``limit`` rows; ``down_to``:
+        only down to that cursor. Steps of runs are left out. The cost depends on the page, not on the length of the
+        history; a page may have fewer rows where few match the filters.
         """
         from holdfast.engine.history.timeline import log_page
         from holdfast.model.timeline import TimelineFilter
@@ -143,6 +143,14 @@ class WorkspaceQueries(WorkspaceFace):
         wanted = TimelineFilter(_below_root([path]), author, tuple(kinds), since, until, text)
         sessions = self._session_commands()
         return log_page(self._context, wanted, limit=limit, cursor=cursor, until=down_to, sessions=sessions)
+
+    def checkpoints_holding(self, paths: Sequence[str | bytes]) -> Iterator[Checkpoint]:
+        """Checkpoints with a path, newest first. Each holds one of ``paths``, or a file below it. Consume it while the
+        workspace is open.
+        """
+        from holdfast.engine.history.queries import checkpoints_holding
+
+        return checkpoints_holding(self._context, [path.strip(b"/") for path in encode_paths(paths)])
 
     def position(self) -> HistoryPosition:
         """The tree's place in the history, and where `redo` leads."""

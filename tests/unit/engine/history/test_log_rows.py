@@ -171,6 +171,69 @@ def test_rows_are_found_by_what_they_say_and_changed(bench):
     assert rows(bench.workspace, paths=["nowhere", ""]) == rows(bench.workspace)
 
 
+def test_the_changes_of_a_forgotten_checkpoint_count_as_those_of_its_children(bench):
+    workspace, made = bench.workspace, []
+    for number in range(4):
+        (bench.tree / "a").write_text(str(number))
+        if number == 1:
+            (bench.tree / "d").mkdir()
+            (bench.tree / "d/token").write_text("secret")
+        made.append(workspace.checkpoint().checkpoint.id)
+    first, second, third, last = made
+    assert [item.name for item in rows(workspace, paths=["d/token"])] == [second]
+    workspace.forget([second])
+    assert [item.name for item in rows(workspace, paths=["a"])][:3] == [last, third, first]
+    assert [item.name for item in rows(workspace, paths=["d/token"])] == [third]
+    assert [item.name for item in workspace.log_page(path="d").items] == [third]
+    assert [item.name for item in workspace.timeline(path="d/token").items] == [third]
+    (row,) = rows(workspace, paths=["d"])
+    shown = workspace.row_details(row)
+    assert (row.before, shown.before) == (first, first)
+    assert [change.path for change in shown.changes] == [b"a", b"d/token"]
+    assert len(workspace.row_diff(shown).changes) == 2
+    workspace.forget([third])
+    assert [item.name for item in rows(workspace, paths=["d/token"])] == [last]
+    (bench.tree / "d/token").unlink()
+    gone = workspace.checkpoint().checkpoint.id
+    assert [item.name for item in rows(workspace, paths=["d/token"])] == [gone, last]
+    workspace.forget([last])
+    assert rows(workspace, paths=["d/token"]) == []
+    assert list(workspace.checkpoints_holding(["d/token"])) == []
+
+
+def test_a_run_whose_beginning_was_forgotten_shows_the_changes_of_its_checkpoint(bench):
+    bench.step(lambda actor: actor.write(b"m", b"1"))
+    first = bench.workspace.checkpoint().checkpoint.id
+    bench.step(lambda actor: actor.write(b"m", b"2"))
+    run = begin_run(bench.context, "make")
+    bench.step(lambda actor: actor.write(b"n", b"1"), run=run)
+    end_run(bench.context, run, "make")
+    began = bench.workspace.show_row(f"run:{run}").before
+    assert began not in (None, first)
+    bench.workspace.forget([began])
+    bench.workspace.discard_steps()
+    assert rows(bench.workspace, paths=["m"])[0].name == f"run:{run}"
+    shown = bench.workspace.show_row(f"run:{run}")
+    assert (shown.before, [change.path for change in shown.changes]) == (first, [b"m", b"n"])
+
+
+def test_the_checkpoints_that_hold_a_path_are_found(bench):
+    workspace = bench.workspace
+    (bench.tree / "d").mkdir()
+    for name in ("d/x", "d-y", "e"):
+        (bench.tree / name).write_text("1")
+        workspace.checkpoint(name)
+    (bench.tree / "d/x").unlink()
+    workspace.checkpoint("none")
+
+    def holding(*paths):
+        return [one.label for one in workspace.checkpoints_holding(paths)]
+
+    assert holding("d") == holding("d/x/") == holding(b"d/x") == ["e", "d-y", "d/x"]
+    assert holding("d/x", "e") == ["none", "e", "d-y", "d/x"]
+    assert holding("d/x/y") == holding("nothing") == []
+
+
 def test_a_row_is_shown_by_its_name(bench):
     run = begin_run(bench.context, "make")
     step = bench.step(lambda actor: actor.write(b"n", b"1"), run=run)
