@@ -445,7 +445,7 @@ COMMANDS = {
             (
                 "Without --force undo is refused (exit 4) if another process has changed the same files since, or "
                 "if the log does not hold all of the change (docs/reference/run.md#when-it-refuses). --force "
-                "leaves a file that was replaced; redo brings overwritten content back."
+                "leaves replaced files; redo brings overwritten content back."
             ),
             (
                 "--dry-run ends with the exit code of the real command, as far as it is known before. Damage in "
