@@ -433,7 +433,7 @@ COMMANDS = {
     "undo": Command(
         description="Take back the newest change to the tree. Unsaved changes are saved, and taken back first. "
         "Steps of `holdfast run` are reversed exactly, ignored files included; all other changes go by "
-        "checkpoints. `holdfast redo` goes forward again.",
+        "checkpoints.",
         configure=_configure_undo,
         run=_undo,
         examples=(
@@ -453,8 +453,8 @@ COMMANDS = {
             ),
             (
                 "Without --force undo is refused (exit 4) if another process has changed the same files since, or "
-                "if the log does not hold all of the change (docs/reference/run.md#when-it-refuses). redo brings "
-                "overwritten content back."
+                "if the log does not hold all of the change (docs/reference/run.md#when-it-refuses). --force "
+                "leaves replaced files; redo brings overwritten content back."
             ),
             (
                 "--dry-run ends with the exit code of the real command, as far as it is known before. Damage in "

@@ -246,7 +246,8 @@ COMMANDS = {
         description="Run a command and record every change that it and its children make in the workspace, "
         "ignored files and .git included (docs/reference/run.md). `holdfast undo` takes the changes back step by "
         "step. Changes outside the workspace are not recorded; --isolation prevents them. Holdfast saves the "
-        "state before and after. The exit code is the command's (128 and the number of a signal).",
+        "state before and after. The exit code is the command's (126 or 127: not started; 128 and the number of a "
+        "signal).",
         configure=_configure,
         run=_run,
         examples=(

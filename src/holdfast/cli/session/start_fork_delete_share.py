@@ -172,7 +172,7 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
         "--on-branch",
         metavar="BRANCH",
         type=text,
-        help="have Git make it, on this new or current branch (else HEAD is detached)",
+        help="have Git make it, on this branch, new or at HEAD (else HEAD is detached)",
     )
 
 
