@@ -433,8 +433,9 @@ def test_what_is_mounted_in_the_workspace_is_seen_and_taken_back(bench: Cli) -> 
         assert differences(before, photograph(bench.root)) == []
 
 
-def test_isolation_is_refused(bench: Cli) -> None:
-    done = bench("--json", *BRIDGED, "--isolation", "namespace", "--", "touch", "x", code=1)
+@pytest.mark.parametrize("level", ["namespace", "vm"])
+def test_isolation_is_refused(bench: Cli, level: str) -> None:
+    done = bench("--json", *BRIDGED, "--isolation", level, "--", "touch", "x", code=1)
     assert done.error["code"] == "unsupported"
     assert not (bench.root / "x").exists()
 

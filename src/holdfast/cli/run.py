@@ -91,7 +91,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
 
             warn_if_huge(console, workspace, ask_first=True)
         isolation = _isolation(workspace.isolation, arguments)
-        if isolation.level == "vm":
+        if isolation.level == "vm" and arguments.bridge is None:  # both are refused: no image for that
             from holdfast.cli.image import provide_default
 
             provide_default(console, workspace.vm_image)
