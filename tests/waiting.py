@@ -34,7 +34,8 @@ def has_ended(process: int) -> bool:
 def stop(*processes: int) -> None:
     """Stop processes; all their threads stand still on return.
 
-    Only the thread that takes the signal stops the others: on a busy machine they go on for some milliseconds.
+    Only the thread that takes the signal stops the others: on a busy machine they go on for some milliseconds. One that
+    waits for its child of a vfork is not stopped, and stands still as long as the child does: stop that as well.
     """
     for process in processes:
         os.kill(process, signal.SIGSTOP)
@@ -43,8 +44,12 @@ def stop(*processes: int) -> None:
 
 
 def _stands_still(process: int) -> bool:
-    stats = Path(f"/proc/{process}/task").glob("*/stat")
-    return all(stat.read_bytes().rpartition(b") ")[2][:1] in b"TZX" for stat in stats)
+    threads = Path(f"/proc/{process}/task").iterdir()
+    return all(
+        (each / "stat").read_bytes().rpartition(b") ")[2][:1] in b"TZX"
+        or (each / "wchan").read_text() == "kernel_clone"
+        for each in threads
+    )
 
 
 def group(number: int) -> list[int]:
