@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -21,6 +22,7 @@ from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.service import BarrierInfo
 
 from ..waiting import wait_until
+from .conftest import INSTALLED
 
 if TYPE_CHECKING:
     from e2e.conftest import Cli
@@ -186,6 +188,23 @@ def test_who_is_gone_at_once_and_changes_only_what_the_step_has_changed_is_known
 def test_what_a_step_writes_by_processes_that_are_gone_is_no_edit(site: Site, script: str) -> None:
     with site.running(f"{script}\nsleep 0.1") as remote:
         assert list(remote.barriers()) == []
+
+
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="there is no setpriv")
+def test_without_root_an_edit_while_a_step_writes_the_file_is_taken_back_with_it_and_brought_back(cli: Cli) -> None:
+    """As docs/reference/limits.md says: inotify reports no process."""
+    cli.write("f", "before")
+    script = "(echo step > f; touch ready; while ! [ -e stop ]; do sleep 0.01; done)"
+    plain = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
+    with subprocess.Popen([*plain, *INSTALLED, "-w", str(cli.root), "run", "--", "sh", "-c", script]) as run:
+        wait_until((cli.root / "ready").exists)
+        subprocess.run(["sh", "-c", "echo edit >> f"], cwd=cli.root, check=True)
+        (cli.root / "stop").write_text("")
+        assert run.wait(60) == 0
+    cli("undo", "--run")
+    assert (cli.root / "f").read_text() == "before"
+    cli("redo")
+    assert (cli.root / "f").read_text() == "step\nedit\n"
 
 
 def test_an_edit_that_came_and_went_is_no_barrier(site: Site) -> None:

@@ -31,14 +31,15 @@ def how_to_decide(overlaps: Iterable[tuple[str, str]]) -> str:
     """
     whys = dict(overlaps)
     blocked = [path for path, why in whys.items() if why == "in_the_way"]
+    above = [{path[:at] for at, letter in enumerate(path) if letter == "/"} for path in blocked]
     free = whys.keys() - blocked
-    places = {path for path in free if any(each.startswith(f"{path}/") for each in blocked)}
+    places = free & set[str]().union(*above)
     ways: list[str] = []
     if free - places:
         ways.append(f"decide each with {DECIDE}")
     if places:
         ways.append(f"give way to the directory with {listed(f'--take {visible(path)}' for path in sorted(places))}")
-    if not all(any(each.startswith(f"{path}/") for path in places) for each in blocked):
+    if any(places.isdisjoint(found) for found in above):
         ways.append("rename the file or the directory where both have one name")
     return "; ".join(ways)
 

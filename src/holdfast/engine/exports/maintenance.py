@@ -99,7 +99,7 @@ class UpkeepCondition(NamedTuple):
     """How the upkeep of one export goes."""
 
     state: State
-    """``elsewhere``: another process does it. ``beginning``: also a moment before that is known."""
+    """``elsewhere``: another process does it. ``beginning``: also until that is known."""
     backend: str
     """How its changes are noticed; empty while they are not."""
     problem: str | None

@@ -34,7 +34,7 @@ _PART = 0.2
 _TIMES = 3
 """A run may have this many times the number that it leaves to others; half of it is for processes with changes."""
 _MOST_ENDED = 1 << 14
-"""So many numbers of ended processes are remembered. Linux gives out at least twice as many before it uses one anew."""
+"""So many numbers of ended processes are remembered: half of what Linux usually gives out before it uses one anew."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _ENDING = sum(1 << number - 1 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))
 _PIDFD_GET_INFO = 0xC040FF0B
